@@ -6,6 +6,9 @@ SHELL := /bin/sh
 
 GO       ?= go
 LINT     := $(GO) tool -modfile=$(CURDIR)/tools/go.mod golangci-lint
+GOTESTSUM := $(GO) tool -modfile=$(CURDIR)/tools/go.mod gotestsum
+# How often a test that failed is run again.
+RETRIES  ?= 2
 MODULES  := . bench examples tools/release
 FUZZTIME ?= 10s
 PREFIX   ?= /usr/local
@@ -89,8 +92,12 @@ sdk: internal/e2e/sdk/node_modules/.package-lock.json ## Install the official cl
 test: node deps test-exact test-web sdk test-race ## Install what is missing, and run every test: the fast ones first
 
 .PHONY: test-race
-test-race: ## Run every test under the race detector, in random order: fast packages first, the whole program last
-	$(GO) test $(RACE) -timeout 30m $(FAST) $$($(GO) list ./... | grep -v /internal/e2e$$) ./internal/e2e
+test-race: ## Run every test under the race detector, in random order; one that fails is run again alone: RETRIES=0 for none
+	@run=$$(mktemp) && trap 'rm -f "$$run"' EXIT && failed=0 && \
+		$(GOTESTSUM) --format standard-quiet --hide-summary skipped --jsonfile "$$run" --rerun-fails=$(RETRIES) --rerun-fails-max-failures=8 \
+			--rerun-fails-abort-on-data-race --packages "$(FAST) $$($(GO) list ./... | grep -v /internal/e2e$$ | tr '\n' ' ') ./internal/e2e" \
+			-- $(RACE) -timeout 20m || failed=1; \
+		(cd tools && $(GO) run ./flakes "$$run") && exit $$failed
 	cd examples && $(GO) test -count=1 ./...
 
 .PHONY: test-envoy
@@ -121,8 +128,10 @@ test-upgrade: ## Have nodes of an earlier version and of this one serve together
 		STINT_OLD="$$dir/stint" $(GO) test -tags upgrade -run '^TestUpgrade$$' -count=1 -timeout 15m ./internal/e2e
 
 .PHONY: test-exact
-test-exact: ## Run the tests that count allocations and memory, which the race detector would disturb
-	$(GO) test -count=1 -run 'Allocations|Memory' ./...
+test-exact: ## Run the tests that count allocations and bytes, which the race detector would disturb
+	@files=$$(grep -rl --include='*_test.go' --exclude-dir=node_modules '^//go:build exact$$' .) && \
+		$(GO) test -tags exact -count=1 -run "^($$(sed -n 's/^func \(Test[A-Za-z]*\)(.*/\1/p' $$files | sort -u | paste -sd '|'))$$" \
+		$$(dirname $$files | sort -u)
 
 .PHONY: flaky
 flaky: ## Run tests that wait or start servers 20 times beside busy loops: PKG=./internal/daemon RUN=TestDrain COUNT=200

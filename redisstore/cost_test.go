@@ -1,4 +1,4 @@
-//go:build !race
+//go:build scale
 
 package redisstore_test
 

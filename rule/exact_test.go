@@ -1,4 +1,4 @@
-//go:build !race
+//go:build exact
 
 package rule_test
 

@@ -1,10 +1,7 @@
-//go:build !race
-
 package ruletest_test
 
 import (
 	"testing"
-	"time"
 
 	"github.com/stintdev/stint/internal/control/ruletest"
 	"github.com/stintdev/stint/rule"
@@ -47,19 +44,6 @@ func newMany(t testing.TB) (*ruletest.Runner, *ruletest.File) {
 		t.Fatal(err)
 	}
 	return r, f
-}
-
-// TestMany runs 100,000 requests. That takes a third of a second; the bound is for machines that are busy.
-func TestMany(t *testing.T) {
-	r, f := newMany(t)
-	began := time.Now()
-	result, err := r.Run(t.Context(), f, nil)
-	if err != nil || !result.Passed() {
-		t.Fatalf("%+v, %v", result, err)
-	}
-	if took := time.Since(began); took > 10*time.Second {
-		t.Errorf("it took %v", took)
-	}
 }
 
 func BenchmarkMany(b *testing.B) {
