@@ -79,6 +79,8 @@ var floors = map[string]int{
 	"internal/test/testpostgres": 1,
 	"internal/test/testserver":   0, // what starts them
 	"internal/test/testdoc":      0, // the blocks of the documents
+	"internal/test/torture":      1, // judges what tests measure
+	"internal/test/wait":         0, // waits for what must happen
 	"internal/test/testopenapi":  0, // validates JSON by OpenAPI documents
 	"internal/test/testoidc":     0, // runs an OpenID Connect provider
 	"internal/test/testllm":      0, // answers like a provider of language models

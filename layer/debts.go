@@ -169,23 +169,70 @@ func (d *debts) forget(a *stint.Ask) {
 	delete(d.paid, counter{a.Key, a.Limit.Kind()})
 }
 
-// takeSome removes and returns the debts of some counters: n, or a few more.
-func (d *debts) takeSome(n int) (some []debt) {
+// some returns the debts of some counters that are wanted: n debts, or a few more. They are owed until they are done,
+// so that what is given back meanwhile lowers them.
+func (d *debts) some(n int, want func(*stint.Ask) bool) (some []debt) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for c, owed := range d.all {
 		if len(some) >= n {
 			break
 		}
+		if !want(&stint.Ask{Key: c.key, Limit: owed.limit, Policy: owed.policy}) {
+			continue
+		}
 		for _, s := range owed.spans {
 			some = append(some, debt{c.key, owed.terms, s})
 		}
+	}
+	return some
+}
+
+// done notes that a debt is owed no longer. If units of it were given back since, the store is to give back as many.
+func (d *debts) done(x debt) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	c := counter{x.key, x.limit.Kind()}
+	owed, ok := d.all[c]
+	if !ok {
+		return // it was reset
+	}
+	i, found := owed.find(x.until)
+	if !found {
+		i = 0 // it was joined with the next
+	}
+	if owed.spans[i].units -= x.units; owed.spans[i].units == 0 {
+		owed.spans = slices.Delete(owed.spans, i, i+1)
+	}
+	if d.all[c] = owed; len(owed.spans) == 0 {
 		delete(d.all, c)
 	}
 	if len(d.all) == 0 {
 		d.all = nil // free its memory
 	}
-	return some
+}
+
+// none reports whether nothing is owed.
+func (d *debts) none() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return len(d.all) == 0 && len(d.changes) == 0
+}
+
+// takeAll forgets everything that is owed, and returns how many units that were.
+func (d *debts) takeAll() (units int64) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, owed := range d.all {
+		for _, s := range owed.spans {
+			units += max(s.units, 0)
+		}
+	}
+	for i := range d.changes {
+		units += max(d.changes[i].Cost, 0)
+	}
+	d.all, d.changes = nil, nil
+	return units
 }
 
 // takeLost returns the units lost since its last call.

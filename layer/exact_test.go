@@ -15,13 +15,6 @@ import (
 	"github.com/stintdev/stint/storetest"
 )
 
-// recovers is how long it may take until a store that is back is used: 2 s, and one more on a machine
-// that is busy with other tests.
-const recovers = 3 * time.Second
-
-// patience is how long a decision may take without a store.
-const patience = 100 * time.Millisecond
-
 // TestAllocations counts what the stack adds to its store, for a caller that
 // waits.
 func TestAllocations(t *testing.T) {

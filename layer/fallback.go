@@ -2,6 +2,7 @@ package layer
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"math/bits"
 	"slices"
@@ -57,9 +58,10 @@ type Return struct {
 // admits a unit.
 //
 // When the store is back it decides again, and for a while (Settle) this node's share holds, too: a take
-// beyond it is denied here. What was admitted here and has not recovered is charged
-// there ([stint.Store.Adjust]) in the background, once, as far as possible, and as of when it was admitted: in its
-// window, and in a log at most an eighth of the window and 0.1 s late. What the store may have
+// beyond it is denied here. What was admitted here and has not recovered is charged there
+// ([stint.Store.Adjust]) once, and as of when it was admitted: in its window, and in a log at most an eighth
+// of the window and 0.1 s late. That is done in the background, within about a second after the store is back,
+// and when the layer is closed. What the store may have
 // charged for takes that timed out stays charged, so a client may be charged twice, but not too little.
 //
 // Violations that penalties record locally are not sent to the store.
@@ -97,7 +99,10 @@ func Fallback(next stint.Store, o FallbackOptions) (stint.Store, error) {
 	if o.Server == nil {
 		o.Server = func(*stint.Ask) string { return "" }
 	}
-	l := &fallback{next: next, o: o, debts: debts{max: o.MaxDebts}, born: time.Now(), outages: outages{of: map[string]*outage{}}}
+	l := &fallback{
+		next: next, o: o, debts: debts{max: o.MaxDebts}, born: time.Now(), outages: outages{of: map[string]*outage{}},
+		payment: payments{node: "repay." + rand.Text() + "."}, hurried: make(chan struct{}, 1), quit: make(chan struct{}),
+	}
 	if o.Remember > 0 {
 		l.memory = newMemory(o.Remember)
 	}
@@ -113,12 +118,13 @@ type fallback struct {
 	asks    sync.Pool // of *[]stint.Ask
 	debts   debts
 	clock   clock
-	owing   atomic.Bool // there are debts, and no payment has started
-	paying  atomic.Bool // written under the lock
+	payment payments
+	paying  atomic.Bool   // a goroutine pays, or waits for the store to be back: something may be owed
+	hurried chan struct{} // the store may be back
+	quit    chan struct{} // closed with the layer
 
 	mu     sync.Mutex
-	again  time.Time // no payment begins before: the store, or one of its servers, was away
-	closed bool      // no more payments may begin
+	closed bool // no more payments may begin
 	work   sync.WaitGroup
 }
 
@@ -186,15 +192,15 @@ func (l *fallback) takeHere(ctx context.Context, asks []stint.Ask, ds []stint.De
 // answered notes that the store has decided a take.
 func (l *fallback) answered(asks []stint.Ask, ds []stint.Decision) {
 	l.back(asks)
-	if len(asks) > 0 && l.owing.Load() {
+	if len(asks) > 0 && l.paying.Load() {
 		l.clock.hear(time.Since(l.born), ds)
-		l.pay()
+		l.hurry()
 	}
 }
 
 // heard remembers an answer of the store, unless there is something that it does not know of yet.
 func (l *fallback) heard(asks []stint.Ask, ds []stint.Decision) {
-	if l.memory.sets != nil && !l.owing.Load() && !l.paying.Load() {
+	if l.memory.sets != nil && !l.paying.Load() {
 		now := time.Since(l.born)
 		l.clock.hear(now, ds)
 		l.remember(asks, ds, now)
@@ -246,9 +252,8 @@ func (l *fallback) adjustApart(ctx context.Context, asks []stint.Ask, ds []stint
 		out := make([]stint.Decision, len(part))
 		var err error
 		if here {
-			if err = l.adjustHere(ctx, part, out, true); l.owing.Load() {
-				l.pay() // there may be no take for a while that would
-			}
+			err = l.adjustHere(ctx, part, out, true)
+			l.hurry() // the store may have been back for long
 		} else if len(part) > 0 {
 			err = l.Adjust(ctx, part, out)
 		}
@@ -298,13 +303,16 @@ func (l *fallback) Reset(ctx context.Context, asks []stint.Ask) error {
 	return err
 }
 
-// Close waits for a payment that has started. The remaining debts are never paid.
+// Close tries a last time to pay what is owed. What the store does not take then is never paid.
 func (l *fallback) Close() error {
 	l.mu.Lock()
-	l.closed = true
+	if !l.closed {
+		l.closed = true
+		close(l.quit)
+	}
 	l.mu.Unlock()
-	err := l.next.Close()
 	l.work.Wait()
+	err := l.next.Close()
 	if local := l.o.Local.Close(); err == nil {
 		err = local
 	}

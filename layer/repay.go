@@ -4,7 +4,10 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"maps"
 	"math"
+	"slices"
+	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -63,14 +66,15 @@ func (l *fallback) owe(asks []stint.Ask, ds []stint.Decision, n int64, refunds b
 			l.reclaim(&x)
 		case a.Cost < 0 && !refunds:
 			continue // it may have been given back already
-		case a.Charge != nil && !a.Charge.Local:
-			l.debts.change(a)
+		case a.Charge != nil && !a.Charge.Local: // the store has not done it, and is to do it once
+			once, c := *a, *a.Charge
+			c.ID = l.payment.next()
+			once.Charge = &c
+			l.debts.change(&once)
 		default:
 			l.debts.add(l.debt(a, &ds[i], n))
 		}
-		if !l.owing.Load() {
-			l.owing.Store(true)
-		}
+		l.pay()
 	}
 }
 
@@ -99,76 +103,151 @@ func (l *fallback) reclaim(x *debt) {
 	}
 	a := stint.Ask{Key: x.key, Limit: x.limit, Plan: plan, Policy: x.policy, Cost: x.units}
 	if at := past(plan, ahead+x.at.Microseconds(), ahead+time.Since(l.born).Microseconds()); at > 0 {
-		a.Charge = &stint.Charge{At: at, Cost: -x.units}
+		a.Charge = &stint.Charge{At: at, Cost: -x.units, ID: l.payment.next()}
 	}
 	l.debts.change(&a)
 }
 
-// pay charges the debts in the store, in the background.
+// A payment that fails is tried again after firstPause, and then ever later, but for lastPause at most.
+const (
+	firstPause = 100 * time.Millisecond
+	lastPause  = time.Second
+)
+
+// pay has a goroutine charge the debts in the store as soon as it is back. It is called after a debt was added.
 func (l *fallback) pay() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.closed || l.paying.Load() || time.Now().Before(l.again) || !l.owing.Swap(false) {
+	if l.paying.Load() {
 		return
 	}
-	l.paying.Store(true)
-	l.work.Go(func() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.closed && l.paying.CompareAndSwap(false, true) {
+		l.work.Go(l.repay)
+	}
+}
+
+// hurry has a payment tried without a pause, unless one has just failed.
+func (l *fallback) hurry() {
+	select {
+	case l.hurried <- struct{}{}:
+	default:
+	}
+}
+
+// repay tries to pay until nothing is owed, and a last time when the layer is closed.
+func (l *fallback) repay() {
+	for pause, deaf := firstPause, false; ; {
+		var hurried <-chan struct{}
+		if !deaf {
+			hurried = l.hurried
+		}
+		timer, open := time.NewTimer(pause), true
+		select {
+		case <-timer.C:
+			deaf = false
+		case <-hurried:
+			deaf = true // or each take would have it tried, while one of several servers is away
+		case <-l.quit:
+			open = false
+		}
+		timer.Stop()
 		var r Return
-		for away := false; !away; {
-			const atOnce = 32 // small, since the store has just come back
-			due := l.debts.takeSome(atOnce)
-			if len(due) == 0 {
-				break
-			}
-			away = l.charge(due, &r)
+		away := l.payAll(&r)
+		switch {
+		case !away:
+			pause, deaf = firstPause, false
+		case deaf:
+			pause = firstPause
+		default:
+			pause = min(2*pause, lastPause)
 		}
-		for away := false; !away; {
-			change, ok := l.debts.takeChange()
-			if !ok {
-				break
-			}
-			away = l.amend(change, &r)
+		if !open {
+			r.Lost += l.debts.takeAll()
 		}
-		r.Lost += l.debts.takeLost()
-		l.mu.Lock()
-		l.paying.Store(false)
-		if l.owing.Load() {
-			const pause = 100 * time.Millisecond // or every take would try, while one server is away
-			l.again = time.Now().Add(pause)
+		if !away || !open {
+			r.Lost += l.debts.takeLost()
 		}
-		l.mu.Unlock()
 		if l.o.OnReturn != nil && r != (Return{}) {
 			l.o.OnReturn(r)
 		}
-	})
+		// Whoever adds a debt looks at paying afterwards, and this looks at the debts after it.
+		if l.paying.Store(false); !open || l.debts.none() || !l.paying.CompareAndSwap(false, true) {
+			return
+		}
+	}
+}
+
+// payAll charges what is owed. It reports whether the store, or a server of it, is away: what it is owed is kept.
+func (l *fallback) payAll(r *Return) (away bool) {
+	servers := map[string]bool{} // those that were asked, and whether they are back
+	for {
+		const atOnce = 32 // small, since the store has just come back
+		due := l.debts.some(atOnce, func(a *stint.Ask) bool {
+			back, asked := servers[l.o.Server(a)]
+			return back || !asked
+		})
+		if len(due) == 0 {
+			break
+		}
+		if l.charge(due, servers, r) {
+			return true
+		}
+	}
+	for {
+		change, ok := l.debts.takeChange()
+		if !ok {
+			return slices.Contains(slices.Collect(maps.Values(servers)), false)
+		}
+		if l.amend(change, r) {
+			return true
+		}
+	}
 }
 
 // charge charges debts in the store, as far as they have not recovered. It reports whether the store
 // failed again; then they are kept.
-func (l *fallback) charge(due []debt, r *Return) (away bool) {
+func (l *fallback) charge(due []debt, servers map[string]bool, r *Return) (away bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second) //nolint:forbidigo // no caller waits for this
 	defer cancel()
 	var asks []stint.Ask
 	var of []debt // of each ask
 	for _, d := range due {
-		a := l.claim(ctx, &d)
-		r.Expired += max(d.units, 0) - max(a.Cost, 0)
-		if d.units = a.Cost; a.Cost != 0 {
+		if !l.isBack(ctx, &d, servers) {
+			continue
+		}
+		if a := l.claim(ctx, &d); a.Cost != 0 {
 			asks, of = append(asks, a), append(of, d)
+		} else {
+			r.Expired += max(d.units, 0)
+			l.debts.done(d)
 		}
 	}
 	if len(asks) == 0 {
 		return false
 	}
-	if away = l.send(ctx, asks, of, r, len(asks) == 1); !away || len(asks) == 1 {
+	if away = l.send(ctx, asks, of, r); !away || len(asks) == 1 {
 		return away
 	}
 	// Perhaps only one server of several is away.
 	paid := r.Paid
 	for i := range asks {
-		l.send(ctx, asks[i:i+1], of[i:i+1], r, true)
+		l.send(ctx, asks[i:i+1], of[i:i+1], r)
 	}
 	return r.Paid == paid
+}
+
+// isBack reports whether the server of a debt answers, and hears what time it is there. It asks each once.
+func (l *fallback) isBack(ctx context.Context, d *debt, servers map[string]bool) bool {
+	peek := []stint.Ask{{Key: d.key, Limit: d.limit, Policy: d.policy}}
+	name := l.o.Server(&peek[0])
+	if _, asked := servers[name]; !asked {
+		ds := make([]stint.Decision, 1)
+		err := l.next.Take(ctx, peek, ds)
+		if servers[name] = !unreachable(err); err == nil {
+			l.clock.hear(time.Since(l.born), ds)
+		}
+	}
+	return servers[name]
 }
 
 // claim returns the ask that charges what has not recovered of a debt.
@@ -193,10 +272,18 @@ func (l *fallback) claim(ctx context.Context, d *debt) stint.Ask {
 		}
 	}
 	if at = past(plan, at, now); ahead != 0 && at > 0 && a.Cost > 0 {
-		a.Charge = &stint.Charge{At: at, Cost: a.Cost}
+		a.Charge = &stint.Charge{At: at, Cost: a.Cost, ID: l.payment.next()}
 	}
 	return a
 }
+
+// payments gives each payment an ID, so that one of which it is not known whether it was made can be made again.
+type payments struct {
+	node string
+	n    atomic.Uint64
+}
+
+func (p *payments) next() string { return p.node + strconv.FormatUint(p.n.Add(1), 36) }
 
 // past returns the instant that a charge is to name, so that it is in the future of no server, or 0 if it is to
 // be made as of now: an instant that is too close to now is either of the same window as now, or of the one
@@ -212,8 +299,8 @@ func past(p *stint.Plan, at, now int64) int64 {
 	return 0
 }
 
-// send charges asks in the store. It reports whether the store is away; then they are kept, if keep is true.
-func (l *fallback) send(ctx context.Context, asks []stint.Ask, of []debt, r *Return, keep bool) (away bool) {
+// send charges asks in the store. It reports whether the store is away; then they stay owed.
+func (l *fallback) send(ctx context.Context, asks []stint.Ask, of []debt, r *Return) (away bool) {
 	ds := make([]stint.Decision, len(asks))
 	err := l.next.Adjust(ctx, asks, ds)
 	var future *stint.InvalidError
@@ -224,22 +311,26 @@ func (l *fallback) send(ctx context.Context, asks []stint.Ask, of []debt, r *Ret
 		}
 		err = l.next.Adjust(ctx, asks, ds)
 	}
-	if away = errors.Is(err, stint.ErrNotApplied); away && !keep {
+	if errors.Is(err, stint.ErrNotApplied) {
 		return true
 	}
 	for i := range asks {
-		switch a := &asks[i]; {
-		case away:
-			l.debts.add(of[i])
-			l.owing.Store(true)
+		a, d := &asks[i], of[i]
+		l.debts.done(d)
+		r.Expired += max(d.units, 0) - max(a.Cost, 0)
+		d.units = a.Cost
+		switch {
+		case unreachable(err) && a.Charge != nil: // it may have been charged: it is sent again, under the same ID
+			l.debts.change(a)
+			l.debts.settled(d, time.Since(l.born))
 		case err != nil:
 			r.Lost += max(a.Cost, 0)
 		default:
 			r.Paid += max(a.Cost, 0)
-			l.debts.settled(of[i], time.Since(l.born))
+			l.debts.settled(d, time.Since(l.born))
 		}
 	}
-	return away
+	return false
 }
 
 // amend changes a charge in the store. It reports whether the store is away again, so that it has to
@@ -248,9 +339,8 @@ func (l *fallback) amend(a stint.Ask, r *Return) (away bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second) //nolint:forbidigo // no caller waits for this
 	defer cancel()
 	switch err := l.next.Adjust(ctx, []stint.Ask{a}, make([]stint.Decision, 1)); {
-	case errors.Is(err, stint.ErrNotApplied):
+	case errors.Is(err, stint.ErrNotApplied), unreachable(err) && a.Charge != nil && a.Charge.ID != "":
 		l.debts.change(&a)
-		l.owing.Store(true)
 		return true
 	case err != nil:
 		r.Lost += max(a.Cost, 0)

@@ -196,19 +196,17 @@ func newEventsFollow(t *terminal) *cobra.Command {
 		Long: `Show decisions as they are made, until interrupted: requests that are denied or throttled,
 and a sample of the others. A server shows those of all nodes that share its database or,
 without one, Redis: at most 50 per second of its own, and 250 of the others, which come one or
-two seconds later.
-
-A database shows what all nodes record: first what is already there, oldest first, and then
-new decisions. Decisions that are recorded more than ten seconds late, such as by a node
-that could not reach the database, are not shown.`,
+two seconds later.`,
 		Example: `  stint events follow --rule search --outcome denied
-  stint events follow --since 5m -o json`,
+  stint events follow -o json`,
 	}, func(c *cobra.Command, s recordSource, q record.EventQuery) error {
-		if f.to != "" {
-			return advice{errors.New("--to: this command runs until it is interrupted"), "stint events list"}
+		for _, name := range []string{"from", "since", "to"} {
+			if c.Flags().Changed(name) {
+				return advice{fmt.Errorf("--%s: this command shows what happens from now on, until it is interrupted", name), "stint events list"}
+			}
 		}
-		if f.Limit > maxFollowed {
-			return advice{fmt.Errorf("--limit %d: want at most %d", f.Limit, maxFollowed), "--limit 100; or stint events list"}
+		if s.server == nil {
+			return advice{errors.New("only a server shows what happens now"), "--server URL; or stint events list"}
 		}
 		ctx, stop := signal.NotifyContext(c.Context(), syscall.SIGINT, syscall.SIGTERM)
 		defer stop()
@@ -218,7 +216,7 @@ that could not reach the database, are not shown.`,
 		}
 		return s.follow(ctx, q, w.row, func(text string) { t.notes(text) })
 	})
-	c.Flags().IntVar(&f.Limit, "limit", 100, "from a database, start with at most this `number` of existing ones")
+	f.Limit = 1 // there is none
 	return c
 }
 

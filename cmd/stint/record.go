@@ -11,7 +11,6 @@ import (
 	"iter"
 	"net/url"
 	"os"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -99,14 +98,8 @@ func (r recordSource) find(ctx context.Context, q record.EventQuery) iter.Seq2[a
 	}
 }
 
-// maxFollowed is how many events of a database are shown at once.
-const maxFollowed = 10_000
-
 // follow shows events as they are recorded, until ctx is done.
 func (r recordSource) follow(ctx context.Context, q record.EventQuery, show func(*admin.Event) error, note func(string)) error {
-	if r.server == nil {
-		return r.poll(ctx, q, show, note)
-	}
 	query := eventParameters(q)
 	for _, name := range []string{"from", "to", "limit"} {
 		query.Del(name)
@@ -127,64 +120,6 @@ func (r recordSource) follow(ctx context.Context, q record.EventQuery, show func
 		}
 		return nil
 	})
-}
-
-// poll shows the events in the database, oldest first, and then looks for new ones every
-// second.
-func (r recordSource) poll(ctx context.Context, q record.EventQuery, show func(*admin.Event) error, note func(string)) error {
-	const (
-		interval = time.Second
-		late     = 10 * time.Second // how long after its time an event may be recorded
-	)
-	seen := map[string]time.Time{} // those that may be found again
-	tick := time.NewTicker(interval)
-	defer tick.Stop()
-	for wanted := q.Limit; ; wanted = maxFollowed {
-		q.Limit = wanted + 1 // to know whether there are more
-		var fresh []admin.Event
-		var oldest time.Time
-		found := 0
-		for e, err := range r.find(ctx, q) {
-			if ctx.Err() != nil {
-				return nil
-			}
-			if err != nil {
-				return err
-			}
-			if found++; found > wanted {
-				break
-			}
-			oldest = e.Time
-			if _, ok := seen[e.ID]; !ok {
-				fresh = append(fresh, e)
-			}
-		}
-		if found > wanted && len(fresh) == maxFollowed {
-			note("there are more than can be shown here: stint events list shows all")
-		}
-		for _, e := range slices.Backward(fresh) {
-			seen[e.ID] = e.Time
-			if err := show(&e); err != nil {
-				return err
-			}
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
-		}
-		if found > wanted { // do not show later what was left out
-			q.From = oldest
-		}
-		if from := now().Add(-late); from.After(q.From) {
-			q.From = from
-		}
-		for id, at := range seen {
-			if at.Before(q.From) {
-				delete(seen, id)
-			}
-		}
-	}
 }
 
 // export writes events to a file that other programs read.

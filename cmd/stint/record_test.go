@@ -1,16 +1,12 @@
 package main_test
 
 import (
-	"bufio"
 	"bytes"
-	"context"
 	"encoding/binary"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
-	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -139,7 +135,7 @@ func TestRecord(t *testing.T) {
 				"events list --outcome deneid",
 				"events list --limit 0",
 				"events follow --to 1h",
-				"events follow --limit 10001",
+				"events follow",
 				"events tpo",
 				"events top"+during,
 				"events top --by ip --rule search"+during,
@@ -244,70 +240,6 @@ func TestRecord(t *testing.T) {
 				return "TIME"
 			})
 			compare(t, "testdata/record.txt", text)
-		})
-	}
-}
-
-// TestFollow follows the events in a database, until it is interrupted.
-func TestFollow(t *testing.T) {
-	t.Parallel()
-	for name, url := range map[string]string{
-		"sqlite":   "sqlite:" + filepath.Join(t.TempDir(), "stint.db"),
-		"postgres": testpostgres.Shared(t).Database(t),
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			store := recordIn(t, url, time.Now)
-			begin := time.Now().UTC().Truncate(time.Microsecond)
-			n := 0
-			write := func(before time.Duration, user string) {
-				t.Helper()
-				n++
-				at := begin.Add(-before)
-				if earliest := time.Now().UTC().Truncate(time.Microsecond).Add(-5 * time.Second); n > 3 && at.Before(earliest) {
-					at = earliest // not too late to be shown, on a busy machine
-				}
-				if err := store.Write(t.Context(), []record.Event{denial(n, at, user)}); err != nil {
-					t.Fatal(err)
-				}
-			}
-			write(time.Minute, "first")
-			write(3*time.Second, "second")
-			write(2*time.Second, "third")
-			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-			defer cancel()
-			c := exec.CommandContext(ctx, os.Args[0], "events", "follow", "--database", url, "--limit", "2", "--rule", "search")
-			c.Env = append(os.Environ(), asStint+"=1")
-			var errs bytes.Buffer
-			c.Stderr = &errs
-			out, err := c.StdoutPipe()
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := c.Start(); err != nil {
-				t.Fatal(err)
-			}
-			lines := bufio.NewScanner(out)
-			for _, want := range []string{"TIME ", "user:second ", "user:third ", "user:late ", "user:new "} {
-				switch want {
-				case "user:late ":
-					write(2500*time.Millisecond, "late")
-				case "user:new ":
-					write(0, "new")
-				}
-				if !lines.Scan() || !strings.Contains(lines.Text(), want) {
-					t.Fatalf("got %q, want %q", lines.Text(), want)
-				}
-			}
-			if err := c.Process.Signal(syscall.SIGINT); err != nil {
-				t.Fatal(err)
-			}
-			if lines.Scan() {
-				t.Errorf("got %q, want no more", lines.Text())
-			}
-			if err := c.Wait(); err != nil || errs.Len() > 0 {
-				t.Errorf("%v, %s", err, errs.String())
-			}
 		})
 	}
 }
