@@ -133,6 +133,14 @@ test-exact: ## Run the tests that count allocations and bytes, which the race de
 		$(GO) test -tags exact -count=1 -run "^($$(sed -n 's/^func \(Test[A-Za-z]*\)(.*/\1/p' $$files | sort -u | paste -sd '|'))$$" \
 		$$(dirname $$files | sort -u)
 
+.PHONY: torture
+torture: deps ## Kill, pause, cut and starve what runs, and judge times, shares and memory: a table ends it; takes hours
+	@table=$$(mktemp) && failed=0 && STINT_TORTURE_TABLE="$$table" $(GOTESTSUM) --format pkgname --hide-summary skipped --rerun-fails=2 \
+			--packages "$(or $(PKG),./...)" -- -tags torture -count=1 -p 1 -timeout 2h || failed=1; \
+		sort -u "$$table" | awk -F '\t' 'BEGIN { printf "%-4s  %-60s  %-50s  %-24s  %s\n", "", "test", "figure", "asked", "measured" } \
+			{ printf "%-4s  %-60s  %-50s  %-24s  %s\n", $$5, $$1, $$2, $$3, $$4 }'; rm -f "$$table"; exit $$failed
+	$(if $(PKG),,$(MAKE) bench-outages bench-leases bench-quotas bench-regions fuzz FUZZTIME=1m)
+
 .PHONY: flaky
 flaky: ## Run tests that wait or start servers 20 times beside busy loops: PKG=./internal/daemon RUN=TestDrain COUNT=200
 	@GO='$(GO)' RUN='$(RUN)' COUNT='$(COUNT)' tools/flaky.sh $(PKG)
@@ -146,7 +154,7 @@ lint: ## Run the linters over every module
 verify: ## Check module files, other processors, and the size of the binary
 	@for m in $(MODULES) bench/ratelimit tools; do echo "verify $$m"; (cd $$m && $(GO) mod tidy -diff && $(GO) mod verify) || exit 1; done
 	$(GO) build ./...
-	$(GO) vet -tags 'gateway reference scale upgrade' ./... # tests that make test does not run
+	$(GO) vet -tags 'exact gateway reference scale torture upgrade' ./... # tests that make test does not run
 	cd bench && $(GO) build -o /dev/null .
 	@for a in $(ARCHS); do echo "verify $$a"; GOARCH=$$a $(GO) build $(LIBRARY) || exit 1; done
 	@echo "verify the size of the binary"; f=$$(mktemp) && trap 'rm -f "$$f"' EXIT && $(BUILD) -o "$$f" ./cmd/stint && size=$$(wc -c <"$$f") && \

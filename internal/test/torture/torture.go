@@ -7,7 +7,6 @@ package torture
 
 import (
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"os"
 	"testing"
@@ -16,13 +15,9 @@ import (
 	"github.com/stintdev/stint/internal/kit/pulse"
 )
 
-// Table is the environment variable with the file to which rows are appended, as JSON, one a line.
-const Table = "STINT_TORTURE_TABLE"
-
-// A Row of the table says what was asked and measured.
-type Row struct {
-	Test, What, Asked, Measured, Verdict string
-}
+// table is the environment variable with the file to which rows are appended: test, figure, what was asked, what
+// was measured, and verdict, with tabs between them.
+const table = "STINT_TORTURE_TABLE"
 
 // AtMost judges a figure that is to be at most a bound.
 func AtMost[T cmp.Ordered](t testing.TB, what string, measured, bound T) {
@@ -38,30 +33,29 @@ func AtLeast[T cmp.Ordered](t testing.TB, what string, measured, bound T) {
 
 func judge(t testing.TB, what, asked string, measured any, good bool) {
 	t.Helper()
-	r := Row{t.Name(), what, asked, fmt.Sprint(measured), "good"}
-	t.Logf("%s: %s, asked %s", r.What, r.Measured, r.Asked)
+	t.Logf("%s: %v, asked %s", what, measured, asked)
 	if !Enabled {
 		return
 	}
+	verdict := "good"
 	if !good {
-		r.Verdict = "BAD"
-		t.Errorf("%s: %s, want %s", r.What, r.Measured, r.Asked)
+		verdict = "BAD"
+		t.Errorf("%s: %v, want %s", what, measured, asked)
 	}
-	if err := write(r); err != nil {
-		t.Error(err)
+	if file := os.Getenv(table); file != "" {
+		if err := add(file, fmt.Sprintf("%s\t%s\t%s\t%v\t%s\n", t.Name(), what, asked, measured, verdict)); err != nil {
+			t.Error(err)
+		}
 	}
 }
 
-func write(r Row) error {
-	file := os.Getenv(Table)
-	if file == "" {
-		return nil
-	}
+// add appends a row to a file.
+func add(file, row string) error {
 	f, err := os.OpenFile(file, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
 	}
-	if err := json.NewEncoder(f).Encode(r); err != nil {
+	if _, err := f.WriteString(row); err != nil {
 		_ = f.Close()
 		return err
 	}
@@ -76,6 +70,7 @@ type Stopwatch struct {
 
 // Start returns a stopwatch that runs until the test ends.
 func Start(t testing.TB) *Stopwatch {
+	t.Helper()
 	s := &Stopwatch{pulse: pulse.New()}
 	t.Cleanup(s.pulse.Close)
 	s.begin = s.pulse.Read()
