@@ -134,6 +134,7 @@ func TestOpenAndLocal(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			t.Cleanup(func() { _ = store.Close() }) // it waits for the store to be back
 			e := start(t, `
 [[rules]]
 name = "strict"
