@@ -286,9 +286,6 @@ func TestUpAtOnce(t *testing.T) {
 	t.Parallel()
 	const nodes = 8
 	for name, url := range emptyURLs(t) {
-		if name == "sqlite memory" {
-			continue // no two have the same
-		}
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			applied := make([][]catalog.Migration, nodes)

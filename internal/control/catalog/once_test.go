@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/stintdev/stint/internal/control/catalog"
+	"github.com/stintdev/stint/internal/test/wait"
 )
 
 // TestAnswers checks how many answers are kept, and for how long.
@@ -108,7 +109,7 @@ func TestAnswers(t *testing.T) {
 // TestAnswersEnd has a node delete old answers, although no request comes.
 func TestAnswersEnd(t *testing.T) {
 	t.Parallel()
-	for name, url := range both(t) {
+	for name, url := range urls(t) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			c, err := catalog.Open(url, catalog.Options{Now: func() time.Time { return time.Now().Add(-catalog.OnceTime - time.Hour) }})
@@ -123,7 +124,7 @@ func TestAnswersEnd(t *testing.T) {
 				t.Fatal(err)
 			}
 			follow(t, url, catalog.Options{}, catalog.NodeOptions{Poll: 10 * time.Millisecond})
-			within(t, soon, func() error {
+			wait.Nil(t, "the end of an old answer", func() error {
 				var n int
 				if err := catalog.DB(c).QueryRowContext(t.Context(), "SELECT count(*) FROM stint_answers").Scan(&n); err != nil || n != 0 {
 					return fmt.Errorf("there are %d answers: %w", n, err)

@@ -13,10 +13,10 @@ import (
 // everywhere runs a test on both databases.
 func everywhere(t *testing.T, test func(t *testing.T, c *catalog.Catalog)) {
 	t.Helper()
-	for name := range urls(t) {
+	for name, url := range urls(t) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			test(t, open(t, urlOf(t, name)))
+			test(t, open(t, url))
 		})
 	}
 }
