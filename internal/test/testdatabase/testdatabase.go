@@ -17,6 +17,17 @@ import (
 	"github.com/stintdev/stint/internal/test/testpostgres"
 )
 
+// Each runs a test with a database of each kind.
+func Each(t *testing.T, test func(t *testing.T, url string)) {
+	t.Helper()
+	for name, url := range map[string]func(testing.TB) string{"postgres": Postgres, "sqlite": SQLite} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(t, url(t))
+		})
+	}
+}
+
 // SQLite returns the URL of a database in files of its own, which are removed when t ends.
 func SQLite(t testing.TB) string {
 	t.Helper()
