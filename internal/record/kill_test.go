@@ -89,11 +89,7 @@ func TestKilled(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	lives := 4
-	if torture.Enabled {
-		lives *= 10
-	}
-	safe := make([]int, lives)
+	safe := make([]int, torture.Rounds(4))
 	for i := range safe {
 		safe[i] = kill(t, exe, dir, i*life)
 	}

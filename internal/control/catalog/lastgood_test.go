@@ -192,11 +192,7 @@ func TestLastGoodSaver(t *testing.T) { //nolint:paralleltest // it never ends
 func TestKilledWhileSaving(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	rounds := 3
-	if torture.Enabled {
-		rounds *= 10
-	}
-	for round := range rounds {
+	for round := range torture.Rounds(3) {
 		cmd := exec.Command(os.Args[0], "-test.run=^TestLastGoodSaver$")
 		cmd.Env = append(os.Environ(), saverDir+"="+dir)
 		out, err := cmd.StdoutPipe()

@@ -84,17 +84,9 @@ func TestSearch(t *testing.T) {
 		if _, err := c.Apply(t.Context(), searchDocument(), catalog.ApplyOptions{Actor: "test"}); err != nil {
 			t.Fatal(err)
 		}
-		var text string
-		var key catalog.APIKey
-		for key.ID == "" || key.ID[0] != '2' { // so that no other text begins it
-			var version int64
-			var err error
-			if text, key, version, err = c.CreateKey(t.Context(), "test", catalog.APIKey{Name: "Mobile app", User: "alan"}); err == nil && key.ID[0] != '2' {
-				err = c.APIKeys.Delete(t.Context(), "test", key.ID, version)
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
+		text, key, _, err := c.CreateKey(t.Context(), "test", catalog.APIKey{Name: "Mobile app", User: "alan"})
+		if err != nil {
+			t.Fatal(err)
 		}
 		long := strings.Repeat("z", 100) + "-" + strings.Repeat("y", 100)
 		cases := map[string]string{

@@ -18,11 +18,7 @@ import (
 
 func TestMain(m *testing.M) {
 	flag.Parse()
-	checks := 10 // each writes to a PostgreSQL
-	if torture.Enabled {
-		checks *= 10
-	}
-	if err := flag.Set("rapid.checks", strconv.Itoa(checks)); err != nil {
+	if err := flag.Set("rapid.checks", strconv.Itoa(torture.Rounds(10))); err != nil { // each writes to a PostgreSQL
 		panic(err)
 	}
 	code := m.Run()

@@ -20,6 +20,7 @@ import (
 	"github.com/stintdev/stint/internal/control/recorded"
 	"github.com/stintdev/stint/internal/control/replay"
 	"github.com/stintdev/stint/internal/control/sim"
+	"github.com/stintdev/stint/internal/test/torture"
 	"github.com/stintdev/stint/memstore"
 	"github.com/stintdev/stint/rule"
 )
@@ -135,7 +136,8 @@ func requestOf(e *engine.Event) recorded.Request {
 // decided as it was. No two requests of a user are held at once, because then chance decides which of them goes on first.
 func TestAsDecided(t *testing.T) {
 	t.Parallel()
-	const runs, users, each = 40, 6, 40
+	const users, each = 6, 40
+	runs := torture.Rounds(10)
 	outcomes := map[engine.Outcome]int{}
 	for seed := range uint64(runs) {
 		r := rand.New(rand.NewPCG(seed, 1))
@@ -192,7 +194,7 @@ func TestAsDecided(t *testing.T) {
 		}
 	}
 	for _, o := range []engine.Outcome{engine.Allowed, engine.Throttled, engine.Exempt, engine.Denied, engine.Banned, engine.Blocked} {
-		if outcomes[o] < 100 {
+		if outcomes[o] < 2*runs {
 			t.Errorf("%d requests were %v: too few to compare", outcomes[o], o)
 		}
 	}

@@ -236,11 +236,7 @@ func wantArchived(t *testing.T, a *archive.Archive, s *months, m record.Month, w
 }
 
 func TestMain(m *testing.M) {
-	checks := 15
-	if torture.Enabled {
-		checks *= 10
-	}
-	if err := flag.Set("rapid.checks", strconv.Itoa(checks)); err != nil {
+	if err := flag.Set("rapid.checks", strconv.Itoa(torture.Rounds(15))); err != nil {
 		panic(err)
 	}
 	os.Exit(m.Run())

@@ -38,11 +38,7 @@ func rollUp(t testing.TB, s *rollup.Store) int {
 }
 
 func TestMain(m *testing.M) {
-	checks := 15
-	if torture.Enabled {
-		checks *= 10
-	}
-	if err := flag.Set("rapid.checks", strconv.Itoa(checks)); err != nil {
+	if err := flag.Set("rapid.checks", strconv.Itoa(torture.Rounds(15))); err != nil {
 		panic(err)
 	}
 	code := m.Run()
