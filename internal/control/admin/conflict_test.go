@@ -137,8 +137,8 @@ func TestNoLostUpdates(t *testing.T) {
 	})
 }
 
-// TestManyWriters has many writers at once, more than there are connections. Those that time
-// out have written nothing, and retry.
+// TestManyWriters has more writers at once than there are connections. Those that time out have
+// written nothing, and retry.
 func TestManyWriters(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, h *testAPI) {

@@ -130,7 +130,9 @@ func TestHostileBodies(t *testing.T) {
 		strings.Repeat(`{"a":`, 100_000): http.StatusBadRequest,
 		`{"a":` + strings.Repeat("9", 500_000) + `}`: http.StatusUnprocessableEntity,
 	}
-	for _, pattern := range h.api31.operations() {
+	types := []string{"", "text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "application/xml", "x", "application/json, text/plain"}
+	large := bytes.Repeat([]byte(" "), 5<<20)
+	for n, pattern := range h.api31.operations() {
 		method, path, _ := strings.Cut(pattern, " ")
 		content, ok := h.api31.at(h.api31.operation(pattern), "requestBody", "content").(object)
 		if !ok {
@@ -152,7 +154,10 @@ func TestHostileBodies(t *testing.T) {
 				t.Errorf("%s with %.40q: %d, want %d: %.200s", pattern, body, a.StatusCode, want, a.body)
 			}
 		}
-		for contentType := range map[string]bool{"": true, "text/plain": true, "application/x-www-form-urlencoded": true, "multipart/form-data; boundary=x": true, "application/xml": true, "x": true, "application/json, text/plain": true} {
+		for i, contentType := range types {
+			if i > 0 && i != n%len(types) {
+				continue // all read the type alike
+			}
 			a := h.ask(method, path, `{"x":1}`, "", h.may(pattern), "If-Match", "*", "Content-Type", contentType)
 			if a.StatusCode != http.StatusUnsupportedMediaType {
 				t.Errorf("%s of type %q: %d: %s", pattern, contentType, a.StatusCode, a.body)
@@ -162,7 +167,7 @@ func TestHostileBodies(t *testing.T) {
 			t.Errorf("%s takes no JSON", pattern)
 		}
 		if path != "/apply" {
-			h.ask(method, path, bytes.Repeat([]byte(" "), 5<<20), "", h.may(pattern), "If-Match", "*").want(http.StatusRequestEntityTooLarge)
+			h.ask(method, path, large, "", h.may(pattern), "If-Match", "*").want(http.StatusRequestEntityTooLarge)
 		}
 	}
 }

@@ -65,12 +65,12 @@ type testAPI struct {
 	clock                   *clock
 }
 
-// clock is a clock that stands still until it is advanced, or runs from some time on. It begins in
-// the middle of a minute about now, so that what is counted by the minute is not divided.
+// clock is a clock that goes on by a microsecond with each look, and otherwise stands still until it is
+// advanced. It begins in the middle of a minute about now, so that what is counted by the minute is not
+// divided.
 type clock struct {
-	mu   sync.Mutex
-	at   time.Time
-	runs time.Time // since when; zero: it stands still
+	mu sync.Mutex
+	at time.Time
 }
 
 func newClock() *clock { return &clock{at: time.Now().Truncate(time.Minute).Add(30 * time.Second)} }
@@ -78,16 +78,8 @@ func newClock() *clock { return &clock{at: time.Now().Truncate(time.Minute).Add(
 func (c *clock) now() time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.runs.IsZero() {
-		return c.at
-	}
-	return c.at.Add(time.Since(c.runs))
-}
-
-func (c *clock) run() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.runs = time.Now()
+	c.at = c.at.Add(time.Microsecond)
+	return c.at
 }
 
 func (c *clock) advance(d time.Duration) {
