@@ -79,6 +79,7 @@ var floors = map[string]int{
 	"internal/test/testpostgres": 1,
 	"internal/test/testserver":   0, // what starts them
 	"internal/test/testdoc":      0, // the blocks of the documents
+	"internal/test/testdatabase": 2, // databases that have the schema
 	"internal/test/torture":      1, // judges what tests measure
 	"internal/test/wait":         0, // waits for what must happen
 	"internal/test/testopenapi":  0, // validates JSON by OpenAPI documents

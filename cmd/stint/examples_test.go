@@ -19,7 +19,7 @@ import (
 	"time"
 
 	stint "github.com/stintdev/stint/cmd/stint"
-	"github.com/stintdev/stint/internal/record/recordtest"
+	"github.com/stintdev/stint/internal/test/wait"
 )
 
 // startDemo starts a server without any configuration, and returns what it prints, which
@@ -236,13 +236,13 @@ func (d *demo) run(t *testing.T, dir, line string) string {
 }
 
 // capturing has the decisions of the demo captured, by a command that ends when that does.
-func (d *demo) capturing(t *testing.T) (wait func()) {
+func (d *demo) capturing(t *testing.T) (end func()) {
 	t.Helper()
 	var work sync.WaitGroup
 	work.Go(func() {
 		stint.Run(t.Context(), []string{"record", "full", "--for", "1h"}, d.environ, io.Discard, io.Discard)
 	})
-	recordtest.Eventually(t, "it is under way", func() bool { return strings.Contains(d.must(t, "record", "status"), "capturing until") })
+	wait.For(t, "it is under way", func() bool { return strings.Contains(d.must(t, "record", "status"), "capturing until") })
 	return work.Wait
 }
 
@@ -263,7 +263,7 @@ func (d *demo) denial(t *testing.T) string {
 			t.Fatalf("%v: %s", err, out.String())
 		}
 	}
-	recordtest.Eventually(t, "the denial is recorded", func() bool {
+	wait.For(t, "the denial is recorded", func() bool {
 		var out bytes.Buffer
 		stint.Run(t.Context(), []string{"explain", v.ID}, d.environ, &out, &out)
 		return strings.Contains(out.String(), "For the customer:")

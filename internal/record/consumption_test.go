@@ -12,6 +12,7 @@ import (
 	"github.com/stintdev/stint/internal/record"
 	"github.com/stintdev/stint/internal/record/query"
 	"github.com/stintdev/stint/internal/record/recordtest"
+	"github.com/stintdev/stint/internal/test/testdatabase"
 )
 
 const tokens = "llm.total_tokens"
@@ -138,7 +139,7 @@ func TestConsumptionOfNodes(t *testing.T) {
 func TestFoldConsumption(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 11, 2, 10, 30, 0, 0, time.UTC)
-	recordtest.Each(t, postgres, false, func(t *testing.T, url string) {
+	testdatabase.Each(t, func(t *testing.T, url string) {
 		t.Helper()
 		db := recordtest.Open(t, url)
 		s := storeAt(t, db, now)

@@ -14,7 +14,8 @@ import (
 	"time"
 
 	"github.com/stintdev/stint/internal/record"
-	"github.com/stintdev/stint/internal/record/recordtest"
+	"github.com/stintdev/stint/internal/test/torture"
+	"github.com/stintdev/stint/internal/test/wait"
 )
 
 // childDir is set for the processes that TestKilled kills.
@@ -66,9 +67,12 @@ func child(dir string) int {
 		for range life / 100 {
 			recordSome(r, number, number+100)
 			number += 100
-			if recordtest.Poll(time.Minute, func() bool { return p.State().Buffered == 0 }) {
-				fmt.Println(number)
+			for range time.Tick(time.Millisecond) {
+				if p.State().Buffered == 0 {
+					break
+				}
 			}
+			fmt.Println(number)
 		}
 		return errors.New("no one has killed it")
 	}()
@@ -85,8 +89,7 @@ func TestKilled(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const lives = 8
-	safe := make([]int, lives)
+	safe := make([]int, torture.Rounds(4))
 	for i := range safe {
 		safe[i] = kill(t, exe, dir, i*life)
 	}
@@ -99,7 +102,7 @@ func TestKilled(t *testing.T) {
 	before := db.len()
 	p := newPipeline(t, record.PipelineOptions{Recorder: newRecorder(t, record.RecorderOptions{}), Sink: db, Spool: s})
 	p.Start(t.Context())
-	recordtest.Eventually(t, "written", func() bool { return p.State().Spooled == 0 })
+	wait.For(t, "written", func() bool { return p.State().Spooled == 0 })
 	stop(t, p)
 	t.Logf("%d events were written and %d spooled", before, db.len()-before)
 	if s.Bad() != 0 {

@@ -18,6 +18,7 @@ import (
 	"github.com/stintdev/stint/internal/record"
 	"github.com/stintdev/stint/internal/record/query"
 	"github.com/stintdev/stint/internal/record/recordtest"
+	"github.com/stintdev/stint/internal/test/testdatabase"
 	"github.com/stintdev/stint/rule"
 )
 
@@ -192,7 +193,7 @@ func TestFindPath(t *testing.T) {
 func TestStoreWithoutPath(t *testing.T) {
 	t.Parallel()
 	for name, url := range map[string]func() string{
-		"postgres": func() string { return postgres(t) },
+		"postgres": func() string { return testdatabase.Postgres(t) },
 		"sqlite":   func() string { return "sqlite:" + filepath.Join(t.TempDir(), "stint.db") },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -304,7 +305,7 @@ func BenchmarkPathBytes(b *testing.B) {
 	} {
 		for name, open := range map[string]func() string{
 			"sqlite":   func() string { return "sqlite:" + filepath.Join(b.TempDir(), "stint.db") },
-			"postgres": func() string { return postgres(b) },
+			"postgres": func() string { return testdatabase.Postgres(b) },
 		} {
 			b.Run(c.name+"/"+name, func(b *testing.B) {
 				for b.Loop() {

@@ -17,7 +17,7 @@ import (
 	"github.com/stintdev/stint"
 	"github.com/stintdev/stint/engine"
 	"github.com/stintdev/stint/internal/record"
-	"github.com/stintdev/stint/internal/record/recordtest"
+	"github.com/stintdev/stint/internal/test/wait"
 )
 
 func newPipeline(tb testing.TB, o record.PipelineOptions) *record.Pipeline {
@@ -142,7 +142,7 @@ func trouble(t *testing.T, all int, flood bool) (most int64) {
 				if n%1000 != part {
 					continue
 				}
-				recordtest.Poll(time.Minute, func() bool {
+				wait.For(t, "room", func() bool {
 					buffered := p.State().Buffered
 					if part == 0 {
 						most = max(most, buffered)
@@ -153,7 +153,7 @@ func trouble(t *testing.T, all int, flood bool) (most int64) {
 		})
 	}
 	wg.Wait()
-	recordtest.Eventually(t, "all written", func() bool { s := p.State(); return s.Spooled == 0 && s.Buffered == 0 })
+	wait.For(t, "all written", func() bool { s := p.State(); return s.Spooled == 0 && s.Buffered == 0 })
 	stop(t, p)
 	s := p.State()
 	t.Logf("%d writes, %d bytes in memory at most, %+v", db.writes, most, s)
@@ -415,7 +415,7 @@ func TestUnknown(t *testing.T) {
 	var log bytes.Buffer
 	p := newPipeline(t, record.PipelineOptions{Recorder: r, Sink: db, Spool: s, Log: slog.New(slog.NewTextHandler(&log, nil))})
 	p.Start(t.Context())
-	recordtest.Eventually(t, "written", func() bool { return db.len() == 4 })
+	wait.For(t, "written", func() bool { return db.len() == 4 })
 	r.Record(t.Context(), &engine.Event{ID: numbered(5), Outcome: 99}) // there is no such outcome
 	recordSome(r, 6, 8)
 	stop(t, p)

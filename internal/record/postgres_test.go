@@ -1,8 +1,8 @@
 package record_test
 
 import (
-	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -11,13 +11,14 @@ import (
 	"github.com/stintdev/stint/internal/record"
 	"github.com/stintdev/stint/internal/record/recordtest"
 	"github.com/stintdev/stint/internal/test/testpostgres"
+	"github.com/stintdev/stint/internal/test/wait"
 )
 
 // TestPostgresKilled has PostgreSQL killed while events come as fast as they are taken, and
 // started again. In the end it has all of them, each once.
 func TestPostgresKilled(t *testing.T) {
 	t.Parallel()
-	killPostgres(t, 20_000)
+	killPostgres(t, 5_000)
 }
 
 func killPostgres(t *testing.T, n int) {
@@ -39,30 +40,30 @@ func killPostgres(t *testing.T, n int) {
 			if i == n/2 {
 				<-killed // some come while it is dead
 			}
-			for i%1000 == 0 && p.State().Buffered > 1<<20 { // so that none is dropped
-				recordtest.Poll(time.Second, func() bool { return p.State().Buffered <= 1<<20 })
+			if i%1000 == 0 {
+				wait.For(t, "room, so that none is dropped", func() bool { return p.State().Buffered <= 1<<20 })
 			}
 			e.At = now.Add(time.Duration(i) * 100 * time.Microsecond)
 			e.ID = engine.NewID(e.At)
 			r.Record(t.Context(), &e)
 		}
 	}()
-	recordtest.Eventually(t, "some are written", func() bool { return p.State().Written > int64(n/8) })
+	wait.For(t, "some are written", func() bool { return p.State().Written > int64(n/8) })
 	server.Kill(t)
 	close(killed)
 	<-recorded
-	recordtest.Eventually(t, "it is noticed", func() bool { return p.State().Problem != "" })
+	wait.For(t, "it is noticed", func() bool { return p.State().Problem != "" })
 	if err := s.Write(t.Context(), []record.Event{recordtest.Denial(1, now)}); !errors.Is(err, database.ErrUnavailable) {
 		t.Errorf("without a server: %v", err)
 	}
 	server.Restart(t)
-	long := time.Minute + time.Duration(n)*300*time.Microsecond // as a machine may have others to serve
-	if !recordtest.Poll(long, func() bool { st := p.State(); return st.Written >= int64(n) && st.Buffered == 0 && st.Spooled == 0 }) {
-		t.Fatalf("after %v not all are written: %+v", long, p.State())
-	}
-	stopping, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	if err := p.Stop(stopping); err != nil {
+	wait.Nil(t, "all writes", func() error {
+		if st := p.State(); st.Written < int64(n) || st.Buffered > 0 || st.Spooled > 0 {
+			return fmt.Errorf("%+v", st)
+		}
+		return nil
+	})
+	if err := p.Stop(t.Context()); err != nil {
 		t.Error(err)
 	}
 	if st := p.State(); st.Dropped != 0 || st.Problem != "" {

@@ -14,6 +14,7 @@ import (
 	"github.com/stintdev/stint/internal/record"
 	"github.com/stintdev/stint/internal/record/query"
 	"github.com/stintdev/stint/internal/record/recordtest"
+	"github.com/stintdev/stint/internal/test/testdatabase"
 )
 
 // served returns the event of a request that passed, and what became of its reservation.
@@ -133,7 +134,7 @@ func TestDropSettlements(t *testing.T) {
 func TestSettlersAtOnce(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 3, 1, 0, 0, 30, 0, time.UTC)
-	recordtest.Each(t, postgres, true, func(t *testing.T, url string) {
+	testdatabase.Each(t, func(t *testing.T, url string) {
 		t.Helper()
 		db := recordtest.Open(t, url)
 		const n = 300

@@ -14,18 +14,13 @@ import (
 	"github.com/stintdev/stint/internal/kit/database"
 	"github.com/stintdev/stint/internal/record"
 	"github.com/stintdev/stint/internal/record/recordtest"
-	"github.com/stintdev/stint/internal/test/testpostgres"
+	"github.com/stintdev/stint/internal/test/testdatabase"
 )
-
-func postgres(tb testing.TB) string {
-	tb.Helper()
-	return testpostgres.Shared(tb).Database(tb)
-}
 
 // each runs a test with a store in each kind of database.
 func each(t *testing.T, now time.Time, test func(t *testing.T, s *record.Store, db *database.DB)) {
 	t.Helper()
-	recordtest.Each(t, postgres, false, func(t *testing.T, url string) {
+	testdatabase.Each(t, func(t *testing.T, url string) {
 		t.Helper()
 		db := recordtest.Open(t, url)
 		test(t, storeAt(t, db, now), db)
@@ -166,7 +161,7 @@ func TestPages(t *testing.T) {
 func TestWritersAtOnce(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 3, 1, 0, 0, 30, 0, time.UTC)
-	recordtest.Each(t, postgres, true, func(t *testing.T, url string) {
+	testdatabase.Each(t, func(t *testing.T, url string) {
 		t.Helper()
 		recordtest.Open(t, url)
 		const n, size = 600, 100

@@ -77,6 +77,8 @@ type Options struct {
 	Web fs.FS // the dashboard; nil: none
 	Log *slog.Logger
 	Now func() time.Time // default time.Now
+	// Timeout is how long an operation may take, unless it has a limit of its own or streams. Default 10 s.
+	Timeout time.Duration
 }
 
 // API is the handler of the admin listener. Close it.
@@ -113,6 +115,9 @@ func New(o Options) (*API, error) {
 	a := &API{options: o, log: o.Log, now: o.Now, mux: http.NewServeMux(), origins: http.NewCrossOriginProtection(), turn: make(chan struct{}, 1)}
 	if a.now == nil {
 		a.now = time.Now
+	}
+	if a.options.Timeout == 0 {
+		a.options.Timeout = 10 * time.Second
 	}
 	if a.log == nil {
 		a.log = slog.New(slog.DiscardHandler)

@@ -13,7 +13,7 @@ import (
 	"github.com/stintdev/stint/internal/control/catalog"
 	"github.com/stintdev/stint/internal/control/fitting"
 	"github.com/stintdev/stint/internal/record"
-	"github.com/stintdev/stint/internal/test/testpostgres"
+	"github.com/stintdev/stint/internal/test/testdatabase"
 	"github.com/stintdev/stint/rule"
 )
 
@@ -48,9 +48,9 @@ func asked(h *testAPI) (out []record.Event) {
 // TestAdvice asks for advice about what was recorded, in both databases.
 func TestAdvice(t *testing.T) {
 	t.Parallel()
-	for name, url := range map[string]func(*testing.T) string{
-		"SQLite":     func(*testing.T) string { return "" },
-		"PostgreSQL": func(t *testing.T) string { t.Helper(); return testpostgres.Shared(t).Database(t) },
+	for name, url := range map[string]func(testing.TB) string{
+		"SQLite":     func(testing.TB) string { return "" },
+		"PostgreSQL": testdatabase.Postgres,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -15,7 +15,7 @@ import (
 
 	"github.com/stintdev/stint/internal/control/admin"
 	"github.com/stintdev/stint/internal/control/catalog"
-	"github.com/stintdev/stint/internal/test/testpostgres"
+	"github.com/stintdev/stint/internal/test/testdatabase"
 	"github.com/stintdev/stint/rule"
 )
 
@@ -125,7 +125,7 @@ func TestOnceEverywhere(t *testing.T) {
 // TestOnceAtOnce has many clients send the same request, to two nodes.
 func TestOnceAtOnce(t *testing.T) {
 	t.Parallel()
-	for name, url := range map[string]string{"sqlite": "sqlite:" + filepath.Join(t.TempDir(), "stint.db"), "postgres": testpostgres.Shared(t).Database(t)} {
+	for name, url := range map[string]string{"sqlite": testdatabase.SQLite(t), "postgres": testdatabase.Postgres(t)} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			h := newTestAPIAt(t, url)
@@ -170,7 +170,7 @@ func TestOnceAtOnce(t *testing.T) {
 // TestOnceInFlight sends a request while another node carries it out.
 func TestOnceInFlight(t *testing.T) {
 	t.Parallel()
-	h := newTestAPIAt(t, testpostgres.Shared(t).Database(t))
+	h := newTestAPIAt(t, testdatabase.Postgres(t))
 	all, err := h.tokens.Tokens(t.Context())
 	if err != nil {
 		t.Fatal(err)

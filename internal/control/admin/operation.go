@@ -21,8 +21,6 @@ const (
 	maxBody = 1 << 20
 	// maxParam is the largest parameter in bytes.
 	maxParam = 4096
-	// maxTime is how long an operation may take, unless it sets another limit or streams.
-	maxTime = 10 * time.Second
 )
 
 // operation is one operation of the API: its route, its limits, and its description in
@@ -33,7 +31,7 @@ type operation struct {
 	Summary, Description string
 
 	Status   int           // of a success; default 200, or 204 without a body
-	Timeout  time.Duration // default maxTime
+	Timeout  time.Duration // default Options.Timeout
 	MaxBody  int64         // in bytes; default maxBody
 	Consumes []string      // content types of a RawBody
 
@@ -82,7 +80,7 @@ func add[I, O any](a *API, op operation, role catalog.Role, do func(ctx context.
 	op.Role, op.In, op.Out = role, reflect.TypeFor[I](), reflect.TypeFor[O]()
 	in, out := newInput(&op), newOutput(op.Out)
 	if op.Timeout == 0 {
-		op.Timeout = maxTime
+		op.Timeout = a.options.Timeout
 	}
 	if op.Status == 0 {
 		op.Status = http.StatusOK

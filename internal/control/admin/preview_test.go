@@ -91,7 +91,7 @@ func TestPreviewOfMany(t *testing.T) {
 			t.Parallel()
 			h := newTestAPI(t)
 			seed(h)
-			const n = 30_000
+			const n = 12_000
 			events := spread(h, n, func(i int) string {
 				if i < n*3/5 {
 					return "/search"

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stintdev/stint/internal/control/admin"
 	"github.com/stintdev/stint/internal/control/catalog"
+	"github.com/stintdev/stint/internal/test/wait"
 )
 
 // TestRegions has nodes of two regions, one of which is behind, and a node of an older version, which reports no
@@ -48,10 +49,11 @@ func TestRegions(t *testing.T) {
 		defer n.Stop(t.Context())
 	}
 	var r admin.Regions
-	for deadline := time.Now().Add(time.Minute); (len(r.Items) < 3 || r.Items[2].Nodes < 2) && time.Now().Before(deadline); {
+	wait.For(t, "both nodes of a region", func() bool {
 		r = admin.Regions{}
 		h.get("/regions").want(http.StatusOK).into(&r)
-	}
+		return len(r.Items) == 3 && r.Items[2].Nodes == 2
+	})
 	if asia := r.Items[0]; asia.Nodes != 0 || asia.Revision != 0 || asia.Behind {
 		t.Errorf("a region of which no node reports: %+v", asia)
 	}

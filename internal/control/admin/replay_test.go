@@ -140,7 +140,7 @@ func TestReplayOfMany(t *testing.T) {
 	t.Parallel()
 	h := newTestAPI(t)
 	seed(h)
-	const n = 30_000
+	const n = 12_000
 	events := spread(h, n, func(int) string { return "/search" })
 	for i := range events {
 		events[i].IP = "198.51.100.9"

@@ -4,14 +4,11 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"io"
 	"log/slog"
 	"maps"
 	"net/http"
 	"net/http/httptest"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -26,10 +23,14 @@ import (
 	"github.com/stintdev/stint/internal/control/catalog"
 	"github.com/stintdev/stint/internal/record"
 	"github.com/stintdev/stint/internal/record/rollup"
+	"github.com/stintdev/stint/internal/test/testdatabase"
 	"github.com/stintdev/stint/internal/test/testopenapi"
 	"github.com/stintdev/stint/memstore"
 	"github.com/stintdev/stint/rule"
 )
+
+// patience is how long answers are waited for.
+const patience = 5 * time.Minute
 
 // configToken is the token in the configuration.
 const configToken = "the token of the config"
@@ -64,28 +65,27 @@ type testAPI struct {
 	clock                   *clock
 }
 
-// clock is a clock that can be set forward. It starts in the middle of a minute about now,
-// so that what a test counts by the minute does not fall into the next one by chance.
+// clock is a clock that goes on by a microsecond with each look, and otherwise stands still until it is
+// advanced. It begins in the middle of a minute about now, so that what is counted by the minute is not
+// divided.
 type clock struct {
-	mu   sync.Mutex
-	plus time.Duration
+	mu sync.Mutex
+	at time.Time
 }
 
-func newClock() *clock {
-	now := time.Now()
-	return &clock{plus: now.Truncate(time.Minute).Add(30 * time.Second).Sub(now)}
-}
+func newClock() *clock { return &clock{at: time.Now().Truncate(time.Minute).Add(30 * time.Second)} }
 
 func (c *clock) now() time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return time.Now().Add(c.plus)
+	c.at = c.at.Add(time.Microsecond)
+	return c.at
 }
 
 func (c *clock) advance(d time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.plus += d
+	c.at = c.at.Add(d)
 }
 
 // logs keeps log lines.
@@ -166,17 +166,9 @@ func (h *testAPI) open(url string) *catalog.Catalog {
 	h.Helper()
 	isNew := url == ""
 	if isNew {
-		file, err := migrated()
-		if err != nil {
-			h.Fatal(err)
-		}
-		path := filepath.Join(h.TempDir(), "stint.db")
-		if err := os.WriteFile(path, file, 0o600); err != nil {
-			h.Fatal(err)
-		}
-		url = "sqlite:" + path
+		url = testdatabase.SQLite(h)
 	}
-	c, err := catalog.Open(url, catalog.Options{Now: h.clock.now})
+	c, err := catalog.Open(url, catalog.Options{Now: h.clock.now, Patience: patience})
 	if err != nil {
 		h.Fatal(err)
 	}
@@ -188,26 +180,6 @@ func (h *testAPI) open(url string) *catalog.Catalog {
 	}
 	return c
 }
-
-// migrated returns the file of a new SQLite database. It is created once: migrations take
-// longer than most tests.
-var migrated = sync.OnceValues(func() (file []byte, err error) {
-	dir, err := os.MkdirTemp("", "stint-admin-")
-	if err != nil {
-		return nil, err
-	}
-	defer os.RemoveAll(dir)
-	path := filepath.Join(dir, "stint.db")
-	c, err := catalog.Open("sqlite:"+path, catalog.Options{})
-	if err != nil {
-		return nil, err
-	}
-	_, err = c.Up(context.Background(), 0)
-	if err := errors.Join(err, c.Close()); err != nil { // which leaves it in one file
-		return nil, err
-	}
-	return os.ReadFile(path)
-})
 
 // build builds an engine with its recorders.
 func (h *testAPI) build(directory identity.Directory, set *rule.Set, lists identity.Lists) {
@@ -245,7 +217,7 @@ func (h *testAPI) build(directory identity.Directory, set *rule.Set, lists ident
 		Token: configToken,
 		Web:   fstest.MapFS{"index.html": {Data: []byte("<!doctype html><title>Stint</title>")}},
 		Log:   slog.New(slog.NewJSONHandler(h.log, nil)),
-		Now:   h.clock.now,
+		Now:   h.clock.now, Timeout: patience,
 	}
 }
 

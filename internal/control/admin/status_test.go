@@ -11,6 +11,7 @@ import (
 
 	"github.com/stintdev/stint/internal/control/admin"
 	"github.com/stintdev/stint/internal/control/catalog"
+	"github.com/stintdev/stint/internal/test/wait"
 	"github.com/stintdev/stint/rule"
 )
 
@@ -54,10 +55,11 @@ func TestNodes(t *testing.T) {
 		defer n.Stop(t.Context())
 	}
 	var list admin.NodeList
-	for deadline := time.Now().Add(time.Minute); len(list.Items) < 4 && time.Now().Before(deadline); {
+	wait.For(t, "four nodes", func() bool {
 		list = admin.NodeList{}
 		h.get("/nodes").want(http.StatusOK).into(&list)
-	}
+		return len(list.Items) == 4
+	})
 	by := map[string]admin.Node{}
 	for _, n := range list.Items {
 		by[n.Name] = n

@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	"github.com/stintdev/stint/internal/control/catalog"
-	"github.com/stintdev/stint/internal/test/testpostgres"
 	"github.com/stintdev/stint/rule"
 )
 
@@ -15,12 +14,10 @@ const hidden = "whsec_that_no_one_may_see"
 // TestAlerts stores alerts and webhooks. The secrets of webhooks are in no record, export or change.
 func TestAlerts(t *testing.T) {
 	t.Parallel()
-	for name, url := range map[string]func() string{
-		"sqlite": func() string { return "sqlite::memory:" }, "postgres": func() string { return testpostgres.Shared(t).Database(t) },
-	} {
+	for name, url := range urls(t) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			c, ctx := open(t, url()), t.Context()
+			c, ctx := open(t, url), t.Context()
 			do := func(_ any, err error) {
 				t.Helper()
 				if err != nil {

@@ -51,7 +51,7 @@ const gone = -1
 
 // beat writes a heartbeat with what the node serves, and notes those of the other nodes.
 func (n *Node) beat(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, askLimit)
+	ctx, cancel := context.WithTimeout(ctx, n.c.limit(askLimit))
 	defer cancel()
 	s, d := n.Status(), n.c.dialect
 	_, err := n.c.db.ExecContext(ctx, `INSERT INTO stint_nodes (id, name, version, started_at, seen_at, revision, problem, state)

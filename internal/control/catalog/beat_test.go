@@ -4,17 +4,19 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/stintdev/stint/internal/control/catalog"
 	"github.com/stintdev/stint/internal/test/testpostgres"
+	"github.com/stintdev/stint/internal/test/wait"
 )
 
 // counts waits until a node knows of so many.
-func (f *follower) counts(t *testing.T, want int) time.Duration {
+func (f *follower) counts(t *testing.T, want int) {
 	t.Helper()
-	return within(t, soon, func() error {
+	wait.Nil(t, "the count of nodes", func() error {
 		if got := f.Replicas(); got != want {
 			return fmt.Errorf("%d replicas, want %d", got, want)
 		}
@@ -24,7 +26,7 @@ func (f *follower) counts(t *testing.T, want int) time.Duration {
 
 func TestReplicas(t *testing.T) {
 	t.Parallel()
-	for name, url := range both(t) {
+	for name, url := range urls(t) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			c := furnished(t, url)
@@ -39,8 +41,8 @@ func TestReplicas(t *testing.T) {
 			at := ban(t, c, "eve")
 			a.serves(t, at)
 			b.serves(t, at)
-			within(t, soon, func() error {
-				nodes, err := c.Nodes(t.Context(), time.Minute)
+			wait.Nil(t, "what both serve", func() error {
+				nodes, err := c.Nodes(t.Context(), time.Hour)
 				if err != nil {
 					return err
 				}
@@ -48,15 +50,15 @@ func TestReplicas(t *testing.T) {
 					return fmt.Errorf("%+v, want a and b at %d", nodes, at)
 				}
 				n := nodes[0]
-				if n.Version != "1.2.3" || n.Problem != "" || time.Since(n.Started) > time.Minute || n.Seen.Before(n.Started.Add(-time.Second)) || time.Since(n.Seen) > time.Minute {
+				if n.Version != "1.2.3" || n.Problem != "" || time.Since(n.Started) > time.Hour || n.Seen.Before(n.Started.Add(-time.Second)) || time.Since(n.Seen) > time.Hour {
 					return fmt.Errorf("%+v", n)
 				}
 				return nil
 			})
 			a.refuseWith(errors.New("no room for it"))
 			ban(t, c, "mallory")
-			within(t, soon, func() error {
-				nodes, err := c.Nodes(t.Context(), time.Minute)
+			wait.Nil(t, "that a has a problem", func() error {
+				nodes, err := c.Nodes(t.Context(), time.Hour)
 				if err != nil {
 					return err
 				}
@@ -68,7 +70,7 @@ func TestReplicas(t *testing.T) {
 
 			// One that stops is gone, one that is killed is missed.
 			b.stop()
-			t.Logf("stopped: gone after %v", a.counts(t, 1))
+			a.counts(t, 1)
 			killed := newFollower(t, url, catalog.Options{}, node("killed"))
 			if _, err := killed.First(t.Context()); err != nil {
 				t.Fatal(err)
@@ -77,44 +79,47 @@ func TestReplicas(t *testing.T) {
 			killed.Start(ctx, killed.use)
 			a.counts(t, 2)
 			kill()
-			t.Logf("killed: gone after %v", a.counts(t, 1))
+			a.counts(t, 1)
 		})
 	}
 }
 
+// TestReplicasWithoutTheDatabase has heartbeats only when they are asked for, so that none is late.
 func TestReplicasWithoutTheDatabase(t *testing.T) {
 	t.Parallel()
 	server := testpostgres.Start(t)
 	url := server.Database(t)
 	c := open(t, url)
-	node := catalog.NodeOptions{Poll: 4 * often}
-	a, b := follow(t, url, catalog.Options{}, node), follow(t, url, catalog.Options{}, node)
-	a.counts(t, 2)
-	b.counts(t, 2)
-	server.Kill(t)
-	a.looksOn(t)
-	if a.Replicas() != 2 {
-		t.Errorf("without the database there are %d replicas, want as many as before", a.Replicas())
+	nodes := []*follower{follow(t, url, catalog.Options{}, catalog.NodeOptions{}), follow(t, url, catalog.Options{}, catalog.NodeOptions{})}
+	// report has both report until a condition holds for each.
+	report := func(what string, is func(f *follower) bool) {
+		t.Helper()
+		for _, f := range nodes {
+			wait.For(t, what, func() bool { f.Report(); return is(f) })
+		}
 	}
-	<-time.After(3*node.Poll + 2*time.Second) // longer than a heartbeat holds
-	server.Restart(t)
-	// Nor are there fewer once it is back, before all have reported, or if it has lost their reports.
-	for _, lose := range []bool{false, true} {
-		if lose {
-			if _, err := c.Database().Write.ExecContext(t.Context(), "DELETE FROM stint_nodes"); err != nil {
-				t.Fatal(err)
+	same := func(when string) {
+		t.Helper()
+		for _, f := range nodes {
+			if got := f.Replicas(); got != 2 {
+				t.Errorf("%s: %d replicas, want 2", when, got)
 			}
 		}
-		back := time.Now()
-		within(t, soon, func() error {
-			if a.Replicas() != 2 || b.Replicas() != 2 {
-				t.Fatalf("%d and %d replicas, want 2", a.Replicas(), b.Replicas())
-			}
-			nodes, err := c.Nodes(t.Context(), time.Minute)
-			if err == nil && (len(nodes) != 2 || nodes[0].Seen.Before(back) || nodes[1].Seen.Before(back)) {
-				err = fmt.Errorf("%+v, want new reports of both", nodes)
-			}
-			return err
-		})
 	}
+	report("the other", func(f *follower) bool { return f.Replicas() == 2 })
+	server.Kill(t)
+	report("that they cannot be counted", func(f *follower) bool { return f.CountProblem() != "" })
+	same("without the database")
+	server.Restart(t)
+	report("that they can be counted", func(f *follower) bool { return f.CountProblem() == "" })
+	same("with the database")
+	wait.Nil(t, "the loss of all reports", func() error {
+		_, err := c.Database().Write.ExecContext(t.Context(), "DELETE FROM stint_nodes")
+		return err
+	})
+	report("a new report", func(f *follower) bool {
+		all, err := c.Nodes(t.Context(), time.Hour)
+		return err == nil && slices.ContainsFunc(all, func(n catalog.NodeInfo) bool { return n.ID == f.ID() })
+	})
+	same("without the reports from before")
 }

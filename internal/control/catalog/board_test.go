@@ -6,12 +6,14 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/stintdev/stint/internal/test/wait"
 )
 
 // TestBoard has two processes that leave notes for each other, which end.
 func TestBoard(t *testing.T) {
 	t.Parallel()
-	for name, url := range both(t) {
+	for name, url := range urls(t) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			furnished(t, url)
@@ -33,13 +35,13 @@ func TestBoard(t *testing.T) {
 			do(a.Ask(t.Context(), "counts", time.Hour))
 			do(a.Ask(t.Context(), "decisions", time.Millisecond))
 			do(a.Ask(t.Context(), "something else", time.Hour))
-			within(t, soon, func() error { return asked("counts") })
+			wait.Nil(t, "the end of a question", func() error { return asked("counts") })
 			do(a.Ask(t.Context(), "decisions", time.Hour))
 			do(asked("counts", "decisions"))
 
 			do(a.Post(t.Context(), "a", []byte{0, 1, 255}, time.Hour))
 			do(b.Post(t.Context(), "b", []byte("old"), time.Millisecond))
-			within(t, soon, func() error {
+			wait.Nil(t, "the end of the old note", func() error {
 				all, err := a.Notes(t.Context(), "a")
 				if err != nil || len(all) != 1 || !slices.Equal(all["a"], []byte{0, 1, 255}) {
 					return fmt.Errorf("%v, %w", all, errors.Join(err))

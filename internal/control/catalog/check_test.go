@@ -1,12 +1,12 @@
 package catalog_test
 
 import (
-	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/stintdev/stint/internal/control/catalog"
 	"github.com/stintdev/stint/internal/kit/strict"
+	"github.com/stintdev/stint/internal/test/testdatabase"
 	"github.com/stintdev/stint/rule"
 )
 
@@ -73,7 +73,7 @@ func TestCheckPeopleOfPart(t *testing.T) {
 func TestCheckIsBounded(t *testing.T) {
 	t.Parallel()
 	d := catalog.Document{File: rule.File{Tiers: []rule.Tier{{Name: "gold"}}}}
-	for range 50_000 {
+	for range 5_000 {
 		d.Users = append(d.Users, catalog.User{Tier: strings.Repeat("glod", 100), Tenant: "\xff"})
 	}
 	if got := d.CheckPeople(true, false); len(got) != strict.MaxProblems {
@@ -85,7 +85,7 @@ func TestCheckIsBounded(t *testing.T) {
 // written must fit them, and what was there before need not.
 func TestWorld(t *testing.T) {
 	t.Parallel()
-	ctx, url := t.Context(), "sqlite:"+filepath.Join(t.TempDir(), "stint.db")
+	ctx, url := t.Context(), testdatabase.SQLite(t)
 	before := open(t, url)
 	in := func(w rule.World) *catalog.Catalog {
 		c, err := catalog.Open(url, catalog.Options{World: &w})

@@ -81,7 +81,7 @@ func (d *directory) newCaches() (*caches, error) {
 
 func newCache[T, I any](d *directory, k *kind, at func(*T, time.Time) (*I, time.Time)) (*lookup.Cache[known[T, I]], error) {
 	return lookup.New(lookup.Options[known[T, I]]{
-		Size: d.size, TTL: d.ttl, NegativeTTL: min(d.ttl, time.Minute), MaxStale: 24 * time.Hour, Timeout: lookupLimit, Now: d.c.clock,
+		Size: d.size, TTL: d.ttl, NegativeTTL: min(d.ttl, time.Minute), MaxStale: 24 * time.Hour, Timeout: d.c.limit(lookupLimit), Now: d.c.clock,
 		Load: func(ctx context.Context, id string) (lookup.Answer[known[T, I]], error) {
 			if !identity.ValidID(id) {
 				// No database can store it, and some fail to look it up.
@@ -174,7 +174,7 @@ func (d *directory) load(ctx context.Context, k *kind, id string) (got onSide, e
 	}
 	if d.sideUp() {
 		if packed, err := json.Marshal(got); err == nil {
-			writing, cancel := context.WithTimeout(ctx, sideLimit)
+			writing, cancel := context.WithTimeout(ctx, d.c.limit(sideLimit))
 			defer cancel()
 			d.noteSide(d.c.options.Side.Set(writing, sideName(k.name, id), packed, sideTTL)) // if it fails, the next lookup asks the database
 		}
@@ -229,7 +229,7 @@ func (d *directory) fromSide(ctx context.Context, k *kind, id string) (got onSid
 	if !d.sideUp() {
 		return got, false
 	}
-	ctx, cancel := context.WithTimeout(ctx, sideLimit)
+	ctx, cancel := context.WithTimeout(ctx, d.c.limit(sideLimit))
 	defer cancel()
 	packed, ok, err := d.c.options.Side.Get(ctx, sideName(k.name, id))
 	d.noteSide(err)
@@ -304,7 +304,7 @@ func (d *directory) invalidate(ctx context.Context, n *news) {
 	all.users.Invalidate(n.Revision, n.ids[kindUser]...)
 	all.tenants.Invalidate(n.Revision, n.ids[kindTenant]...)
 	if side := d.c.options.Side; side != nil && len(names) > 0 {
-		ctx, cancel := context.WithTimeout(ctx, lookupLimit)
+		ctx, cancel := context.WithTimeout(ctx, d.c.limit(lookupLimit))
 		defer cancel()
 		_ = side.Delete(ctx, names...) // only to free memory: they are out of date
 	}

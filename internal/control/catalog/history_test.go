@@ -8,15 +8,17 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stintdev/stint/internal/control/catalog"
+	"github.com/stintdev/stint/internal/test/wait"
 	"github.com/stintdev/stint/rule"
 )
 
 // refuses waits until a node refuses the history, with a text.
 func (f *follower) refuses(t testing.TB, text string) {
 	t.Helper()
-	within(t, soon, func() error {
+	wait.Nil(t, "the refusal", func() error {
 		if s := f.Status(); !s.Refused || !strings.Contains(s.Problem, text) {
 			return fmt.Errorf("refused: %v, problem %q, away: %w", s.Refused, s.Problem, s.Away)
 		}
@@ -72,7 +74,7 @@ func TestRefusedAtStart(t *testing.T) {
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			t.Parallel()
-			for name, url := range both(t) {
+			for name, url := range urls(t) {
 				t.Run(name, func(t *testing.T) {
 					t.Parallel()
 					c, dir := furnished(t, url), t.TempDir()
@@ -125,7 +127,7 @@ func TestRefusedAtStart(t *testing.T) {
 // backup.
 func TestAcceptedOnce(t *testing.T) {
 	t.Parallel()
-	for name, url := range both(t) {
+	for name, url := range urls(t) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			c, dir := furnished(t, url), t.TempDir()
@@ -153,7 +155,7 @@ func TestAcceptedOnce(t *testing.T) {
 // store it and be silent. Tokens are needed to sign in.
 func TestWritesWhileRefused(t *testing.T) {
 	t.Parallel()
-	for name, url := range both(t) {
+	for name, url := range urls(t) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			c := furnished(t, url)
@@ -173,8 +175,8 @@ func TestWritesWhileRefused(t *testing.T) {
 				t.Errorf("a token: %v", err)
 			}
 			// Another process learns it from what the node reports.
-			within(t, soon, func() error {
-				nodes, err := c.Nodes(ctx, soon)
+			wait.Nil(t, "the report of the refusal", func() error {
+				nodes, err := c.Nodes(ctx, time.Hour)
 				if err == nil && (len(nodes) != 1 || !nodes[0].RefusesHistory()) {
 					err = fmt.Errorf("nodes report %+v", nodes)
 				}
@@ -208,7 +210,7 @@ func TestWritesWhileRefused(t *testing.T) {
 // be restored, until it is told to.
 func TestNoTables(t *testing.T) {
 	t.Parallel()
-	for name, url := range both(t) {
+	for name, url := range urls(t) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			c := furnished(t, url)
@@ -260,7 +262,7 @@ func TestReplacedFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	move(path, kept)
-	within(t, soon, func() error {
+	wait.Nil(t, "that the file is missed", func() error {
 		if s := f.Status(); !errors.Is(s.Away, catalog.ErrMoved) {
 			return fmt.Errorf("away: %w", s.Away)
 		}

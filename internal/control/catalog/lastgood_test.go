@@ -15,8 +15,10 @@ import (
 	"time"
 
 	"github.com/stintdev/stint/internal/control/catalog"
+	"github.com/stintdev/stint/internal/test/testdatabase"
 	"github.com/stintdev/stint/internal/test/testpostgres"
 	"github.com/stintdev/stint/internal/test/testserver"
+	"github.com/stintdev/stint/internal/test/torture"
 )
 
 // goodFile returns the one file in a directory.
@@ -158,7 +160,7 @@ func TestUnkeptLastGood(t *testing.T) {
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	f := newFollower(t, "sqlite::memory:", catalog.Options{}, catalog.NodeOptions{Migrate: true, LastGood: filepath.Join(file, "dir")}).begin(t)
+	f := follow(t, testdatabase.SQLite(t), catalog.Options{}, catalog.NodeOptions{LastGood: filepath.Join(file, "dir")})
 	if f.Status().Unkept == nil {
 		t.Error("it does not say so")
 	}
@@ -190,7 +192,7 @@ func TestLastGoodSaver(t *testing.T) { //nolint:paralleltest // it never ends
 func TestKilledWhileSaving(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	for round := range 6 {
+	for round := range torture.Rounds(3) {
 		cmd := exec.Command(os.Args[0], "-test.run=^TestLastGoodSaver$")
 		cmd.Env = append(os.Environ(), saverDir+"="+dir)
 		out, err := cmd.StdoutPipe()

@@ -15,7 +15,7 @@ import (
 // tiers that there were: none may go by what the other has changed since.
 func TestWritersKnow(t *testing.T) {
 	t.Parallel()
-	for name, url := range both(t) {
+	for name, url := range urls(t) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			one, other, ctx := furnished(t, url), connect(t, url), t.Context()

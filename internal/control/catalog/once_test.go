@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/stintdev/stint/internal/control/catalog"
+	"github.com/stintdev/stint/internal/test/wait"
 )
 
 // TestAnswers checks how many answers are kept, and for how long.
@@ -19,7 +20,7 @@ func TestAnswers(t *testing.T) {
 			t.Parallel()
 			var mu sync.Mutex
 			now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-			c, err := catalog.Open(url, catalog.Options{Now: func() time.Time { mu.Lock(); defer mu.Unlock(); return now }})
+			c, err := catalog.Open(url, catalog.Options{Now: func() time.Time { mu.Lock(); defer mu.Unlock(); return now }, Patience: patience})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -39,14 +40,22 @@ func TestAnswers(t *testing.T) {
 				}
 			}
 			const most = 1000
-			for i := range most + 5 {
-				mu.Lock()
-				now = now.Add(time.Second)
-				mu.Unlock()
-				if err := c.Finish(ctx, once("one", i), []byte("answer "+strconv.Itoa(i))); err != nil {
-					t.Fatal(err)
+			answer := func(from, to int) {
+				t.Helper()
+				for i := from; i < to; i++ {
+					mu.Lock()
+					now = now.Add(time.Second)
+					mu.Unlock()
+					if err := c.Finish(ctx, once("one", i), []byte("answer "+strconv.Itoa(i))); err != nil {
+						t.Fatal(err)
+					}
 				}
 			}
+			answer(0, 10)
+			execute(t, c, fmt.Sprintf(`INSERT INTO stint_answers (id, owner, at, request, answer)
+				WITH RECURSIVE numbers (n) AS (SELECT 11 UNION ALL SELECT n + 1 FROM numbers WHERE n < %d)
+				SELECT id || '-' || n, owner, at, request, answer FROM (SELECT * FROM stint_answers ORDER BY at DESC LIMIT 1) AS last, numbers`, most))
+			answer(most, most+5)
 			count(most)
 			if got, err := c.Answer(ctx, once("one", 4)); got != nil || err != nil {
 				t.Errorf("the oldest: %q, %v", got, err)
@@ -108,7 +117,7 @@ func TestAnswers(t *testing.T) {
 // TestAnswersEnd has a node delete old answers, although no request comes.
 func TestAnswersEnd(t *testing.T) {
 	t.Parallel()
-	for name, url := range both(t) {
+	for name, url := range urls(t) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			c, err := catalog.Open(url, catalog.Options{Now: func() time.Time { return time.Now().Add(-catalog.OnceTime - time.Hour) }})
@@ -123,7 +132,7 @@ func TestAnswersEnd(t *testing.T) {
 				t.Fatal(err)
 			}
 			follow(t, url, catalog.Options{}, catalog.NodeOptions{Poll: 10 * time.Millisecond})
-			within(t, soon, func() error {
+			wait.Nil(t, "the end of an old answer", func() error {
 				var n int
 				if err := catalog.DB(c).QueryRowContext(t.Context(), "SELECT count(*) FROM stint_answers").Scan(&n); err != nil || n != 0 {
 					return fmt.Errorf("there are %d answers: %w", n, err)

@@ -33,7 +33,13 @@ type Options struct {
 	World *rule.World
 	// Now is the clock. Default time.Now.
 	Now func() time.Time
+	// Patience is how long an answer of the database, its replica or the side is waited for at
+	// least. Zero: as long as makes sense for requests that wait for it.
+	Patience time.Duration
 }
+
+// limit returns the time limit of a question that is usually answered within a time.
+func (c *Catalog) limit(usual time.Duration) time.Duration { return max(usual, c.options.Patience) }
 
 // Side is a store, such as Redis, whose values may vanish and whose messages may be lost.
 type Side interface {

@@ -3,13 +3,13 @@ package catalog_test
 import (
 	"fmt"
 	"maps"
-	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/stintdev/stint/internal/control/catalog"
+	"github.com/stintdev/stint/internal/test/testdatabase"
 )
 
 const overOther = `
@@ -120,7 +120,7 @@ reason = "who?"
 // TestPeople reads those of many people that are asked for, the owners of keys, and the tenants of all.
 func TestPeople(t *testing.T) {
 	t.Parallel()
-	c := opened(t, "sqlite:"+filepath.Join(t.TempDir(), "stint.db"))
+	c := opened(t, testdatabase.SQLite(t))
 	const n = 1200
 	d := catalog.Document{Tenants: []catalog.Tenant{{ID: "acme", Name: "Acme"}, {ID: "other", Name: "Other"}}}
 	users := map[string]bool{"unknown": true, "\x00": true, "": true}

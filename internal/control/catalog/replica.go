@@ -98,9 +98,9 @@ const askReplica = `SELECT c.revision, c.stamp, (SELECT coalesce(max(version_id)
 		ELSE greatest(extract(epoch FROM clock_timestamp() - pg_last_xact_replay_timestamp()), 0) END
 	FROM stint_catalog c`
 
-// look asks the replica how far it is. An error means that it cannot be read.
-func (r *replica) look(ctx context.Context) (s replicaState, err error) {
-	ctx, cancel := context.WithTimeout(ctx, replicaLimit)
+// look asks the replica how far it is, within a time limit. An error means that it cannot be read.
+func (r *replica) look(ctx context.Context, limit time.Duration) (s replicaState, err error) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	err = r.db.Read.QueryRowContext(ctx, askReplica).Scan(&s.Revision, &s.Stamp, &s.schema, &s.standby, &s.lag)
 	switch {
@@ -206,7 +206,7 @@ func (n *Node) askEither(ctx context.Context, from position, patient bool) (got 
 // reached, but not be used.
 func (n *Node) see(ctx context.Context, from position) (s sight, err error) {
 	r, limit := n.c.replica, askLimit
-	s.replica, s.unfit = r.look(ctx)
+	s.replica, s.unfit = r.look(ctx, n.c.limit(replicaLimit))
 	if n.at.Revision < 0 && s.unfit == nil {
 		limit = firstLimit
 	}
@@ -236,7 +236,7 @@ func (n *Node) see(ctx context.Context, from position) (s sight, err error) {
 
 // compare asks the database for its mark, and whether it has that of the replica.
 func (c *Catalog) compare(ctx context.Context, s *sight, limit time.Duration) (known bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, limit)
+	ctx, cancel := context.WithTimeout(ctx, c.limit(limit))
 	defer cancel()
 	err = c.reading.QueryRowContext(ctx, `SELECT revision, stamp, $1::bigint = 0 OR revision = $1 AND stamp = $2 OR
 			EXISTS (SELECT 1 FROM stint_changes WHERE revision = $1 AND stamp = $2) FROM stint_catalog`, s.replica.Revision, s.replica.Stamp).
@@ -277,7 +277,7 @@ func (d *directory) fromReplica(ctx context.Context, k *kind, id string) (got on
 	if r == nil || !r.fit.Load() {
 		return got, false
 	}
-	ctx, cancel := context.WithTimeout(ctx, replicaLookupLimit)
+	ctx, cancel := context.WithTimeout(ctx, d.c.limit(replicaLookupLimit))
 	defer cancel()
 	got, continued, err := query(ctx, r.db.Read, k, id, d.followed())
 	if err != nil {
@@ -349,7 +349,7 @@ func (c *Catalog) CheckReplica(ctx context.Context) (*ReplicaStatus, error) {
 		return nil, nil
 	}
 	var s sight
-	s.replica, s.unfit = c.replica.look(ctx)
+	s.replica, s.unfit = c.replica.look(ctx, c.limit(replicaLimit))
 	var known bool
 	if known, s.away = c.compare(ctx, &s, askLimit); s.away == nil {
 		s.judge(known)

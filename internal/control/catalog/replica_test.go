@@ -1,6 +1,7 @@
 package catalog_test
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -11,6 +12,7 @@ import (
 	"github.com/stintdev/stint/internal/control/catalog"
 	"github.com/stintdev/stint/internal/test/testpostgres"
 	"github.com/stintdev/stint/internal/test/testserver"
+	"github.com/stintdev/stint/internal/test/wait"
 )
 
 // pair is a database, and a standby that is near.
@@ -20,6 +22,7 @@ type pair struct {
 	c                 *catalog.Catalog // the writer, elsewhere
 	link              *testserver.Proxy
 	far               string // the URL of the database over the link
+	patience          time.Duration
 }
 
 // newPair starts a database with some content, and its standby.
@@ -44,10 +47,8 @@ func (p *pair) standBy(t *testing.T) {
 // follow starts a node near the standby.
 func (p *pair) follow(t *testing.T, o catalog.NodeOptions) *follower {
 	t.Helper()
-	if o.Poll == 0 {
-		o.Poll = time.Second
-	}
-	return follow(t, p.far, catalog.Options{Replica: p.near}, o)
+	o.Poll = cmp.Or(o.Poll, 4*often)
+	return follow(t, p.far, catalog.Options{Replica: p.near, Patience: p.patience}, o)
 }
 
 // pause has the standby stay as it is, with all that was written so far.
@@ -55,7 +56,7 @@ func (p *pair) pause(t *testing.T) {
 	t.Helper()
 	p.level(t)
 	testpostgres.Exec(t, p.standby.URL(), "select pg_wal_replay_pause()")
-	within(t, soon, func() error {
+	wait.Nil(t, "that the standby pauses", func() error {
 		if got := testpostgres.Exec(t, p.standby.URL(), "select pg_get_wal_replay_pause_state()")[0][0]; got != "paused" {
 			return errors.New("replay is " + got)
 		}
@@ -72,7 +73,7 @@ func (p *pair) resume(t *testing.T) {
 func (p *pair) level(t *testing.T) {
 	t.Helper()
 	at := testpostgres.Exec(t, p.url, "select pg_current_wal_lsn()")[0][0]
-	within(t, soon, func() error {
+	wait.Nil(t, "the standby", func() error {
 		if testpostgres.Exec(t, p.standby.URL(), "select pg_last_wal_replay_lsn() >= '"+at+"'")[0][0] != "t" {
 			return errors.New("the standby is behind")
 		}
@@ -90,7 +91,7 @@ func (p *pair) hide(t *testing.T, id string) {
 // replica waits until a node says of the replica what it should; empty: that it is read.
 func (f *follower) replica(t *testing.T, problem string) {
 	t.Helper()
-	within(t, 2*soon, func() error {
+	wait.Nil(t, "the state of the replica", func() error {
 		switch r := f.Status().Replica; {
 		case r == nil:
 			return errors.New("nothing is known of the replica")
@@ -106,7 +107,7 @@ func (f *follower) replica(t *testing.T, problem string) {
 // gone waits until a node finds the database away.
 func (f *follower) gone(t *testing.T) {
 	t.Helper()
-	within(t, 2*soon, func() error {
+	wait.Nil(t, "that the database is missed", func() error {
 		if f.Status().Away == nil {
 			return errors.New("it has not noticed")
 		}
@@ -149,8 +150,8 @@ func TestReplicaRead(t *testing.T) {
 		t.Errorf("not all is in use: %+v", f.Status())
 	}
 	f.rises(t)
-	within(t, soon, func() error {
-		if r := f.Status().Replica; r.Behind != 0 || r.Lag < 0 || r.Lag > soon || r.Promoted {
+	wait.Nil(t, "how far the replica is", func() error {
+		if r := f.Status().Replica; r.Behind != 0 || r.Lag < 0 || r.Promoted {
 			return fmt.Errorf("the replica: %+v", r)
 		}
 		return nil
@@ -204,12 +205,9 @@ func TestReplicaBehind(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.serves(t, 5)
-	within(t, soon, func() error { // a busy database that does not answer within a second leaves what was known
-		if k, err := f.Directory().Key(t.Context(), revoked); err != nil || k != nil {
-			return fmt.Errorf("a revoked key: %v, %w", k, err)
-		}
-		return nil
-	})
+	if k, err := f.Directory().Key(t.Context(), revoked); err != nil || k != nil {
+		t.Errorf("a revoked key: %v, %v", k, err)
+	}
 	_, key, _, err = p.c.CreateKey(t.Context(), writer, catalog.APIKey{User: "ann"})
 	if err != nil {
 		t.Fatal(err)
@@ -241,6 +239,7 @@ func TestReplicaBehind(t *testing.T) {
 func TestReplicaAway(t *testing.T) {
 	t.Parallel()
 	p := newPair(t)
+	p.patience = hasty
 	f := p.follow(t, catalog.NodeOptions{})
 	f.replica(t, "")
 	for i, step := range []struct{ away, back func() }{
@@ -296,7 +295,7 @@ func TestReplicaAlone(t *testing.T) {
 	f.replica(t, "")
 	// The database is back, and confirms it.
 	p.link.Set(t, testserver.Fault{})
-	within(t, soon, func() error { return f.Status().Away })
+	wait.Nil(t, "the database", func() error { return f.Status().Away })
 	p.pause(t)
 	f.serves(t, ban(t, p.c, "mallory"))
 	f.rises(t)
@@ -370,7 +369,7 @@ func TestReplicaPromoted(t *testing.T) {
 	f.replica(t, "it is at revision 2, which does not continue revision 2 in use")
 	p.link.Set(t, testserver.Fault{})
 	f.replica(t, "its revision 2 is not one of the database, which is at 2")
-	within(t, soon, func() error {
+	wait.Nil(t, "the ban of the database", func() error {
 		if s := first.last(); s.Revision != 2 || !banned(s, "eve") || banned(s, "mallory") {
 			return errors.New("what is in use is not that of the database")
 		}

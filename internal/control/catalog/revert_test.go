@@ -10,6 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/stintdev/stint/internal/control/catalog"
+	"github.com/stintdev/stint/internal/test/testdatabase"
 	"github.com/stintdev/stint/rule"
 )
 
@@ -17,7 +18,7 @@ import (
 // they have changed, the newest first: each time, everything is as it was.
 func TestRevertHistory(t *testing.T) {
 	t.Parallel()
-	all := []*catalog.Catalog{open(t, "sqlite::memory:"), open(t, copySchema(t))}
+	all := []*catalog.Catalog{open(t, testdatabase.SQLite(t)), open(t, testdatabase.Postgres(t))}
 	rapid.Check(t, func(r *rapid.T) {
 		export := func(c *catalog.Catalog) string {
 			d, err := c.Export(t.Context(), catalog.ExportOptions{Users: true})

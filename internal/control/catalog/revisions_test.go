@@ -12,12 +12,12 @@ import (
 // TestRevisions lists what was changed together, by object, date and author.
 func TestRevisions(t *testing.T) {
 	t.Parallel()
-	for name := range urls(t) {
+	for name, url := range urls(t) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			start := time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC)
 			now := start
-			c, err := catalog.Open(urlOf(t, name), catalog.Options{Now: func() time.Time { return now }})
+			c, err := catalog.Open(url, catalog.Options{Now: func() time.Time { return now }})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/stintdev/stint/internal/control/catalog"
+	"github.com/stintdev/stint/internal/test/testdatabase"
 )
 
 const stepped = `
@@ -20,7 +21,7 @@ rollout  = { steps = ["1%", "100%"], every = "1h" }
 // stays stopped, unless it goes on by itself, is reverted, or has other steps.
 func TestRolloutApplied(t *testing.T) {
 	t.Parallel()
-	c := opened(t, urlOf(t, "sqlite memory"))
+	c := opened(t, testdatabase.SQLite(t))
 	apply := func(text string) (diff string) {
 		t.Helper()
 		d, err := c.Apply(t.Context(), parse(t, text), catalog.ApplyOptions{Actor: "ci"})

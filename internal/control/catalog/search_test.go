@@ -13,10 +13,10 @@ import (
 // everywhere runs a test on both databases.
 func everywhere(t *testing.T, test func(t *testing.T, c *catalog.Catalog)) {
 	t.Helper()
-	for name := range urls(t) {
+	for name, url := range urls(t) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			test(t, open(t, urlOf(t, name)))
+			test(t, open(t, url))
 		})
 	}
 }
@@ -84,17 +84,9 @@ func TestSearch(t *testing.T) {
 		if _, err := c.Apply(t.Context(), searchDocument(), catalog.ApplyOptions{Actor: "test"}); err != nil {
 			t.Fatal(err)
 		}
-		var text string
-		var key catalog.APIKey
-		for key.ID == "" || key.ID[0] != '2' { // so that no other text begins it
-			var version int64
-			var err error
-			if text, key, version, err = c.CreateKey(t.Context(), "test", catalog.APIKey{Name: "Mobile app", User: "alan"}); err == nil && key.ID[0] != '2' {
-				err = c.APIKeys.Delete(t.Context(), "test", key.ID, version)
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
+		text, key, _, err := c.CreateKey(t.Context(), "test", catalog.APIKey{Name: "Mobile app", User: "alan"})
+		if err != nil {
+			t.Fatal(err)
 		}
 		long := strings.Repeat("z", 100) + "-" + strings.Repeat("y", 100)
 		cases := map[string]string{

@@ -82,7 +82,7 @@ type news struct {
 // accepted it since: see history.go.
 func (c *Catalog) since(ctx context.Context, db *sql.DB, p position) (n news, err error) {
 	// Usually nothing is new, and the answer comes at once or not at all.
-	brief, cancel := context.WithTimeout(ctx, askLimit)
+	brief, cancel := context.WithTimeout(ctx, c.limit(askLimit))
 	n.mark, err = current(brief, db)
 	cancel()
 	if p.Revision > 0 && c.noCatalog(err) {

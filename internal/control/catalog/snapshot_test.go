@@ -9,7 +9,9 @@ import (
 	"testing"
 
 	"github.com/stintdev/stint/internal/control/catalog"
+	"github.com/stintdev/stint/internal/test/testdatabase"
 	"github.com/stintdev/stint/internal/test/testredis"
+	"github.com/stintdev/stint/internal/test/wait"
 	"github.com/stintdev/stint/rule"
 )
 
@@ -34,7 +36,7 @@ func restored(revision int64) []string {
 
 func TestSetBack(t *testing.T) {
 	t.Parallel()
-	for name, url := range both(t) {
+	for name, url := range urls(t) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			c := furnished(t, url) // revision 1
@@ -46,7 +48,7 @@ func TestSetBack(t *testing.T) {
 			f.knows(t, "ann", "gold")
 			refuses := func() {
 				t.Helper()
-				within(t, soon, func() error {
+				wait.Nil(t, "the refusal", func() error {
 					if p := f.Status().Problem; !strings.Contains(p, "is at revision 2, and was at 4") {
 						return fmt.Errorf("problem %q", p)
 					}
@@ -84,7 +86,7 @@ func TestSetBack(t *testing.T) {
 // that which is served, but is of another history.
 func TestHistoriesApart(t *testing.T) {
 	t.Parallel()
-	for name, url := range both(t) {
+	for name, url := range urls(t) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			redis := testredis.Start(t)
@@ -132,7 +134,7 @@ func TestBrokenRule(t *testing.T) {
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			t.Parallel()
-			for name, url := range both(t) {
+			for name, url := range urls(t) {
 				t.Run(name, func(t *testing.T) {
 					t.Parallel()
 					c := furnished(t, url)
@@ -140,7 +142,7 @@ func TestBrokenRule(t *testing.T) {
 					f.knows(t, "ann", "iron")
 					before := f.last()
 					execute(t, c, append(raise("rule", "base"), "UPDATE stint_rules SET version = (SELECT revision FROM stint_catalog), body = '"+row.body+"'")...)
-					within(t, soon, func() error {
+					wait.Nil(t, "the problem", func() error {
 						for _, want := range row.want {
 							if p := f.Status().Problem; !strings.Contains(p, want) {
 								return fmt.Errorf("problem %q, want %s", p, want)
@@ -183,7 +185,7 @@ func TestBrokenRule(t *testing.T) {
 // TestBrokenLists are entries and tiers of a newer program.
 func TestBrokenLists(t *testing.T) {
 	t.Parallel()
-	for name, url := range both(t) {
+	for name, url := range urls(t) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			c := furnished(t, url)
@@ -197,14 +199,14 @@ func TestBrokenLists(t *testing.T) {
 					execute(t, c, append(raise(row.kind, row.id), "UPDATE "+row.table+" SET version = (SELECT revision FROM stint_catalog), body = '"+body+"' WHERE id = '"+row.id+"'")...)
 				}
 				write(row.body)
-				within(t, soon, func() error {
+				wait.Nil(t, "the problem", func() error {
 					if p := f.Status().Problem; !strings.Contains(p, row.kind+` "`+row.id+`"`) {
 						return fmt.Errorf("problem %q, want the %s", p, row.kind)
 					}
 					return nil
 				})
 				write(row.back)
-				within(t, soon, func() error {
+				wait.Nil(t, "the end of the problem", func() error {
 					if p := f.Status().Problem; p != "" {
 						return errors.New(p)
 					}
@@ -219,7 +221,7 @@ func TestBrokenLists(t *testing.T) {
 // served when they can be again is all of that history.
 func TestBrokenHistory(t *testing.T) {
 	t.Parallel()
-	f := newFollower(t, "sqlite::memory:", catalog.Options{}, catalog.NodeOptions{Migrate: true, Poll: often}).begin(t)
+	f := follow(t, testdatabase.SQLite(t), catalog.Options{}, catalog.NodeOptions{Poll: often})
 	at, err := f.c.Rules.Create(t.Context(), writer, catalog.Rule{Name: "one", Action: rule.Block, Response: rule.Response{Message: "ours"}})
 	if err != nil {
 		t.Fatal(err)

@@ -374,7 +374,7 @@ func (c *Catalog) use(ctx context.Context, t *Token, now time.Time) {
 	if c.trial || now.Sub(t.LastUsed) < usePeriod || !c.used.due(t.ID, now) {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, noteLimit)
+	ctx, cancel := context.WithTimeout(ctx, c.limit(noteLimit))
 	defer cancel()
 	_, _ = c.db.ExecContext(ctx, "UPDATE stint_tokens SET last_used_at = $2 WHERE id = $1", t.ID, c.dialect.Time(now)) // the next use tries again
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/stintdev/stint/internal/control/catalog"
+	"github.com/stintdev/stint/internal/test/wait"
 	"github.com/stintdev/stint/rule"
 )
 
@@ -45,7 +46,7 @@ func TestTokensExpire(t *testing.T) {
 			t.Parallel()
 			var now clock
 			now.at.Store(1_700_000_000_000_000)
-			c, err := catalog.Open(url, catalog.Options{Now: now.now})
+			c, err := catalog.Open(url, catalog.Options{Now: now.now, Patience: patience})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -137,7 +138,7 @@ func TestTokensExpire(t *testing.T) {
 // nothing for it.
 func TestTokensDisturbNoNode(t *testing.T) {
 	t.Parallel()
-	for name, url := range both(t) {
+	for name, url := range urls(t) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			c := furnished(t, url)
@@ -178,7 +179,7 @@ func TestTokensDisturbNoNode(t *testing.T) {
 // TestNodeState has nodes say how they are.
 func TestNodeState(t *testing.T) {
 	t.Parallel()
-	for name, url := range both(t) {
+	for name, url := range urls(t) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			c := furnished(t, url)
@@ -190,7 +191,7 @@ func TestNodeState(t *testing.T) {
 			node("b", nil)
 			node("c", func() json.RawMessage { return json.RawMessage(`{"beats"`) })
 			node("d", func() json.RawMessage { return json.RawMessage(`"` + strings.Repeat("x", 1<<20) + `"`) })
-			within(t, soon, func() error {
+			wait.Nil(t, "what all nodes say", func() error {
 				nodes, err := c.Nodes(t.Context(), time.Minute)
 				if err != nil || len(nodes) != 4 {
 					return fmt.Errorf("%d nodes, %w", len(nodes), err)
@@ -216,7 +217,7 @@ func TestNodeState(t *testing.T) {
 func TestPagesUseIndexes(t *testing.T) {
 	t.Parallel()
 	const n = 5000
-	for name, url := range both(t) {
+	for name, url := range urls(t) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			c, postgres := connect(t, url), name == "postgres"

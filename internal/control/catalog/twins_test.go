@@ -13,6 +13,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/stintdev/stint/internal/control/catalog"
+	"github.com/stintdev/stint/internal/test/testdatabase"
 	"github.com/stintdev/stint/rule"
 )
 
@@ -57,7 +58,7 @@ func write[T any](t *testing.T, table *catalog.Table[T], how int, id string, val
 // bans: results, errors and lists have to be the same.
 func TestTwinsAgree(t *testing.T) {
 	t.Parallel()
-	small, large := twin{open(t, "sqlite::memory:"), t}, twin{open(t, copySchema(t)), t}
+	small, large := twin{open(t, testdatabase.SQLite(t)), t}, twin{open(t, testdatabase.Postgres(t)), t}
 	type record struct {
 		version int64
 		value   catalog.User

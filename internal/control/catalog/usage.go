@@ -410,7 +410,7 @@ func (u *Usage) writeAll(ctx context.Context, q *upsert, rows map[string]*count,
 }
 
 func (u *Usage) exec(ctx context.Context, text string, args ...any) error {
-	ctx, cancel := context.WithTimeout(ctx, writeLimit)
+	ctx, cancel := context.WithTimeout(ctx, u.c.limit(writeLimit))
 	defer cancel()
 	_, err := u.c.db.ExecContext(ctx, text, args...)
 	return err

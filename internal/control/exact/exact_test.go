@@ -20,6 +20,7 @@ import (
 	"github.com/stintdev/stint/internal/control/exact"
 	"github.com/stintdev/stint/internal/record/capture"
 	"github.com/stintdev/stint/internal/test/testredis"
+	"github.com/stintdev/stint/internal/test/torture"
 	"github.com/stintdev/stint/memstore"
 	"github.com/stintdev/stint/redisstore"
 	"github.com/stintdev/stint/rule"
@@ -341,7 +342,7 @@ func run(t *testing.T, paths ...string) exact.Report {
 // TestSame captures requests of every kind, which many send at once, and decides them again: each is decided the same, bit for bit.
 func TestSame(t *testing.T) {
 	t.Parallel()
-	same(t, world(t), 20_000)
+	same(t, world(t), torture.Rounds(4000))
 }
 
 // TestRedis does so with counters in Redis, which makes many calls at one microsecond: none is different. What is given back at the same

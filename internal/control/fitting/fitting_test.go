@@ -1,10 +1,13 @@
 package fitting_test
 
 import (
+	"flag"
 	"fmt"
 	"iter"
 	"math/rand/v2"
 	"net/netip"
+	"os"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -13,15 +16,23 @@ import (
 	"github.com/stintdev/stint/internal/control/fitting"
 	"github.com/stintdev/stint/internal/control/recorded"
 	"github.com/stintdev/stint/internal/control/replay"
+	"github.com/stintdev/stint/internal/test/torture"
 )
 
 var noon = time.Date(2026, 3, 2, 12, 0, 0, 0, time.UTC)
+
+func TestMain(m *testing.M) {
+	if err := flag.Set("rapid.checks", strconv.Itoa(torture.Rounds(20))); err != nil {
+		panic(err)
+	}
+	os.Exit(m.Run())
+}
 
 // TestNeeded compares the limit that a client needs with the arithmetic of limits: with it nothing is denied, and with one less
 // something is.
 func TestNeeded(t *testing.T) {
 	t.Parallel()
-	for seed := range uint64(100) {
+	for seed := range uint64(torture.Rounds(30)) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		at, times := noon.UnixMicro()+r.Int64N(3600e6), []int64(nil)
 		for range 1 + r.IntN(120) {
@@ -81,9 +92,9 @@ func analyze(t testing.TB, o fitting.Options, requests iter.Seq2[recorded.Reques
 func TestOneIn(t *testing.T) {
 	t.Parallel()
 	for _, oneIn := range []int64{10, 100, 1_000_000} {
-		requests := traffic(1200, 20)
+		requests := traffic(torture.Rounds(400), 20)
 		found := analyze(t, fitting.Options{OneIn: oneIn}, requests)
-		if found.Clients < 800 || !found.Exact || found.Requests != 24_000 || len(found.Limits) != 5 || found.Endpoints != 4 {
+		if found.Clients < int64(torture.Rounds(200)) || !found.Exact || found.Requests != int64(torture.Rounds(8000)) || len(found.Limits) != 5 || found.Endpoints != 4 {
 			t.Fatalf("%+v", found)
 		}
 		rules := replay.Rules{File: found.Rules()}

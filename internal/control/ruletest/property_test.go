@@ -21,6 +21,7 @@ import (
 	"github.com/stintdev/stint/httplimit"
 	"github.com/stintdev/stint/identity"
 	"github.com/stintdev/stint/internal/control/ruletest"
+	"github.com/stintdev/stint/internal/test/torture"
 	"github.com/stintdev/stint/memstore"
 	"github.com/stintdev/stint/rule"
 )
@@ -296,7 +297,7 @@ func (q *sent) step() string {
 // test: every verdict, wait and header is as expected.
 func TestServer(t *testing.T) {
 	t.Parallel()
-	const runs = 150
+	runs := torture.Rounds(40)
 	outcomes, shadows := map[engine.Outcome]int{}, 0
 	for seed := range uint64(runs) {
 		d := draw(rand.New(rand.NewPCG(seed, 1)))
@@ -330,11 +331,11 @@ func TestServer(t *testing.T) {
 		}
 	}
 	for o := range outcomeWords {
-		if outcomes[o] < 100 {
+		if outcomes[o] < runs/10 {
 			t.Errorf("%d requests were %s: too few to compare", outcomes[o], o)
 		}
 	}
-	if shadows < 100 {
+	if shadows < runs {
 		t.Errorf("%d requests were denied in the shadow: too few to compare", shadows)
 	}
 	t.Log(outcomes, shadows)

@@ -14,6 +14,7 @@ import (
 	"github.com/stintdev/stint/engine"
 	"github.com/stintdev/stint/identity"
 	"github.com/stintdev/stint/internal/control/sim"
+	"github.com/stintdev/stint/internal/test/torture"
 	"github.com/stintdev/stint/memstore"
 	"github.com/stintdev/stint/rule"
 )
@@ -46,7 +47,8 @@ func drawnRule(r *rand.Rand) (rule.Rule, []rule.Tier) {
 // verdicts must be the same.
 func TestEngine(t *testing.T) {
 	t.Parallel()
-	const runs, users, each = 60, 6, 40
+	const users, each = 6, 40
+	runs := torture.Rounds(15)
 	outcomes := map[engine.Outcome]int{}
 	for seed := range uint64(runs) {
 		candidate, tiers := drawnRule(rand.New(rand.NewPCG(seed, 1)))
@@ -123,7 +125,7 @@ func TestEngine(t *testing.T) {
 		}
 	}
 	for _, o := range []engine.Outcome{engine.Allowed, engine.Throttled, engine.Denied, engine.Banned} {
-		if outcomes[o] < 100 {
+		if outcomes[o] < runs {
 			t.Errorf("%d requests were %s: too few to compare", outcomes[o], o)
 		}
 	}

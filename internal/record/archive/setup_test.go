@@ -12,6 +12,7 @@ import (
 	"maps"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -23,6 +24,7 @@ import (
 	"github.com/stintdev/stint/internal/record"
 	"github.com/stintdev/stint/internal/record/archive"
 	"github.com/stintdev/stint/internal/record/recordtest"
+	"github.com/stintdev/stint/internal/test/torture"
 )
 
 // months is a Source in memory.
@@ -234,7 +236,7 @@ func wantArchived(t *testing.T, a *archive.Archive, s *months, m record.Month, w
 }
 
 func TestMain(m *testing.M) {
-	if err := flag.Set("rapid.checks", "40"); err != nil { // unless -rapid.checks says otherwise
+	if err := flag.Set("rapid.checks", strconv.Itoa(torture.Rounds(15))); err != nil {
 		panic(err)
 	}
 	os.Exit(m.Run())

@@ -6,7 +6,6 @@ import (
 	"cmp"
 	"fmt"
 	"math/rand/v2"
-	"path/filepath"
 	"reflect"
 	"slices"
 	"strconv"
@@ -18,24 +17,6 @@ import (
 	"github.com/stintdev/stint/internal/record"
 	"github.com/stintdev/stint/internal/record/rollup"
 )
-
-// Each runs a test with an empty database of each kind, given a PostgreSQL one. SQLite's is
-// in memory, or in a file, which is slower, for tests in which several processes open it.
-func Each(t *testing.T, postgres func(testing.TB) string, file bool, test func(t *testing.T, url string)) {
-	t.Helper()
-	t.Run("postgres", func(t *testing.T) {
-		t.Parallel()
-		test(t, postgres(t))
-	})
-	t.Run("sqlite", func(t *testing.T) {
-		t.Parallel()
-		url := "sqlite::memory:"
-		if file {
-			url = "sqlite:" + filepath.Join(t.TempDir(), "stint.db")
-		}
-		test(t, url)
-	})
-}
 
 // Open opens the database of the record and brings its schema up to date. It is closed when the
 // test ends.
@@ -76,26 +57,6 @@ func Count(t testing.TB, db *database.DB, query string) (n int64) {
 		t.Fatal(err)
 	}
 	return n
-}
-
-// Eventually waits until a condition holds, for at most a minute.
-func Eventually(t testing.TB, what string, is func() bool) {
-	t.Helper()
-	if !Poll(time.Minute, is) {
-		t.Fatal("not " + what)
-	}
-}
-
-// Poll waits until a condition holds, or for a time, and reports whether it does.
-func Poll(limit time.Duration, is func() bool) bool {
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	for end := time.Now().Add(limit); !is(); <-tick.C {
-		if time.Now().After(end) {
-			return false
-		}
-	}
-	return true
 }
 
 // Write writes events.

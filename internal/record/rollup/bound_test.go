@@ -13,14 +13,9 @@ import (
 	"github.com/stintdev/stint/internal/record/query"
 	"github.com/stintdev/stint/internal/record/recordtest"
 	"github.com/stintdev/stint/internal/record/rollup"
-	"github.com/stintdev/stint/internal/test/testserver"
+	"github.com/stintdev/stint/internal/test/testdatabase"
+	"github.com/stintdev/stint/internal/test/wait"
 )
-
-// eachURL runs a test with the URL of an empty database of each kind.
-func eachURL(t *testing.T, test func(t *testing.T, url string)) {
-	t.Helper()
-	recordtest.Each(t, postgres, false, test)
-}
 
 // totals returns the decisions of some days, by outcome, and who was denied most.
 func totals(t *testing.T, s *rollup.Store, r query.Range) string {
@@ -49,7 +44,7 @@ func totals(t *testing.T, s *rollup.Store, r query.Range) string {
 // to. All sums stay as they were, also when more arrives.
 func TestBound(t *testing.T) {
 	t.Parallel()
-	eachURL(t, func(t *testing.T, url string) {
+	testdatabase.Each(t, func(t *testing.T, url string) {
 		t.Helper()
 		db := recordtest.Open(t, url)
 		now := time.Date(2026, 3, 10, 12, 0, 30, 0, time.UTC)
@@ -141,7 +136,7 @@ func TestBound(t *testing.T) {
 // TestBoundMonths removes whole months first, by the archive if there is one.
 func TestBoundMonths(t *testing.T) {
 	t.Parallel()
-	eachURL(t, func(t *testing.T, url string) {
+	testdatabase.Each(t, func(t *testing.T, url string) {
 		t.Helper()
 		db := recordtest.Open(t, url)
 		now := time.Date(2026, 3, 10, 12, 0, 30, 0, time.UTC)
@@ -187,7 +182,7 @@ func TestBoundMonths(t *testing.T) {
 			t.Errorf("%v, %v: want both months that are over", months, err)
 		}
 		// PostgreSQL may learn only later how much was deleted; the record is not too large then.
-		err = testserver.Poll(time.Minute, func() error {
+		wait.Nil(t, "the size of the record", func() error {
 			size, err := s.Size(t.Context(), 1)
 			if err != nil {
 				return err
@@ -201,9 +196,6 @@ func TestBoundMonths(t *testing.T) {
 			}
 			return err
 		})
-		if err != nil {
-			t.Error(err)
-		}
 		if left := recordtest.All(t, s.Store, record.MonthOf(now)); len(left) != 2000 {
 			t.Errorf("%d events of this month are left", len(left))
 		}
@@ -216,7 +208,7 @@ func TestBoundMonths(t *testing.T) {
 // TestBoundOpen keeps what is not counted yet, however large it is.
 func TestBoundOpen(t *testing.T) {
 	t.Parallel()
-	eachURL(t, func(t *testing.T, url string) {
+	testdatabase.Each(t, func(t *testing.T, url string) {
 		t.Helper()
 		db := recordtest.Open(t, url)
 		now := time.Date(2026, 3, 10, 12, 0, 30, 0, time.UTC)

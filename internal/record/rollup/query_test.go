@@ -15,6 +15,7 @@ import (
 	"github.com/stintdev/stint/internal/record/query"
 	"github.com/stintdev/stint/internal/record/recordtest"
 	"github.com/stintdev/stint/internal/record/rollup"
+	"github.com/stintdev/stint/internal/test/testdatabase"
 )
 
 // TestAnswers compares what is said of times that are not whole hours with what events say.
@@ -211,7 +212,7 @@ func TestSeries(t *testing.T) {
 func TestBadQueries(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 3, 4, 12, 0, 0, 0, time.UTC)
-	db := recordtest.Open(t, "sqlite::memory:")
+	db := recordtest.Open(t, testdatabase.SQLite(t))
 	s := recordtest.Store(t, db, recordtest.At(now))
 	ten := query.Range{From: now.AddDate(-6, 0, 0)}
 	find := func(q record.EventQuery) error { _, _, err := s.Find(t.Context(), q); return err }

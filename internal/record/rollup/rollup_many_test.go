@@ -15,6 +15,7 @@ import (
 	"github.com/stintdev/stint/internal/record/query"
 	"github.com/stintdev/stint/internal/record/recordtest"
 	"github.com/stintdev/stint/internal/record/rollup"
+	"github.com/stintdev/stint/internal/test/testdatabase"
 )
 
 // crowd returns denials of many in some hours: of those who come most often, or of all as
@@ -95,7 +96,7 @@ func TestTopOfMany(t *testing.T) {
 // their hours are made.
 func TestTopOfLastDay(t *testing.T) {
 	t.Parallel()
-	recordtest.Each(t, postgres, false, func(t *testing.T, url string) {
+	testdatabase.Each(t, func(t *testing.T, url string) {
 		t.Helper()
 		db := recordtest.Open(t, url)
 		now := time.Date(2026, 3, 4, 5, 30, 0, 0, time.UTC)
@@ -179,7 +180,7 @@ func TestLongNames(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 3, 4, 5, 0, 0, 0, time.UTC)
 	const n = 3000
-	s := recordtest.Store(t, recordtest.Open(t, postgres(t)), recordtest.At(now))
+	s := recordtest.Store(t, recordtest.Open(t, testdatabase.Postgres(t)), recordtest.At(now))
 	var events []record.Event
 	for i := range n {
 		e := recordtest.Denial(i, now.Add(-time.Minute+time.Duration(i)*10*time.Millisecond))
@@ -215,7 +216,7 @@ func TestLongNames(t *testing.T) {
 func TestRollUpsExpire(t *testing.T) {
 	t.Parallel()
 	begin := time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
-	recordtest.Each(t, postgres, false, func(t *testing.T, url string) {
+	testdatabase.Each(t, func(t *testing.T, url string) {
 		t.Helper()
 		db := recordtest.Open(t, url)
 		now := begin
@@ -316,7 +317,7 @@ func TestRollUpsExpire(t *testing.T) {
 func TestLate(t *testing.T) {
 	t.Parallel()
 	begin := time.Date(2026, 2, 28, 22, 0, 30, 0, time.UTC)
-	recordtest.Each(t, postgres, true, func(t *testing.T, url string) {
+	testdatabase.Each(t, func(t *testing.T, url string) {
 		t.Helper()
 		now := begin
 		var nodes []*rollup.Store
@@ -348,7 +349,7 @@ func TestOldRollUps(t *testing.T) {
 	t.Parallel()
 	start := time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC)
 	now := start.Add(14*24*time.Hour + 12*time.Hour)
-	recordtest.Each(t, postgres, false, func(t *testing.T, url string) {
+	testdatabase.Each(t, func(t *testing.T, url string) {
 		t.Helper()
 		db, ctx := recordtest.Open(t, url), t.Context()
 		exec := func(query string, args ...any) {

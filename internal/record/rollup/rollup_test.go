@@ -20,6 +20,7 @@ import (
 	"github.com/stintdev/stint/internal/record/query"
 	"github.com/stintdev/stint/internal/record/recordtest"
 	"github.com/stintdev/stint/internal/record/rollup"
+	"github.com/stintdev/stint/internal/test/testdatabase"
 )
 
 // about is what is asked: a time of whole minutes, a rule or all, and the step of series.
@@ -241,7 +242,7 @@ func wipe(t rapid.TB, db *database.DB, months ...record.Month) {
 func TestRollUp(t *testing.T) {
 	t.Parallel()
 	base := time.Date(2026, 3, 1, 6, 30, 20, 0, time.UTC)
-	recordtest.Each(t, postgres, false, func(t *testing.T, url string) {
+	testdatabase.Each(t, func(t *testing.T, url string) {
 		t.Helper()
 		db := recordtest.Open(t, url)
 		ctx, months := t.Context(), []record.Month{recordtest.Month("2026-02"), recordtest.Month("2026-03")}
@@ -295,7 +296,7 @@ func TestRollUp(t *testing.T) {
 func TestRollUpOnce(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 3, 1, 6, 0, 0, 0, time.UTC)
-	recordtest.Each(t, postgres, true, func(t *testing.T, url string) {
+	testdatabase.Each(t, func(t *testing.T, url string) {
 		t.Helper()
 		db := recordtest.Open(t, url)
 		s := recordtest.Store(t, db, recordtest.At(now))

@@ -13,6 +13,7 @@ import (
 	"github.com/stintdev/stint/internal/record"
 	"github.com/stintdev/stint/internal/record/recordtest"
 	"github.com/stintdev/stint/internal/record/rollup"
+	"github.com/stintdev/stint/internal/test/testdatabase"
 )
 
 // TestSeen finds the clients of events, by the start of their names.
@@ -81,7 +82,7 @@ func TestSeen(t *testing.T) {
 func TestSeenBounds(t *testing.T) {
 	t.Cleanup(rollup.SetSeen(10, 15, 20))
 	now := time.Date(2026, 3, 4, 12, 0, 0, 0, time.UTC)
-	recordtest.Each(t, postgres, false, func(t *testing.T, url string) {
+	testdatabase.Each(t, func(t *testing.T, url string) {
 		t.Helper()
 		db := recordtest.Open(t, url)
 		s := recordtest.Store(t, db, recordtest.At(now))

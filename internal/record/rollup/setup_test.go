@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -12,18 +13,15 @@ import (
 	"github.com/stintdev/stint/internal/kit/database"
 	"github.com/stintdev/stint/internal/record/recordtest"
 	"github.com/stintdev/stint/internal/record/rollup"
+	"github.com/stintdev/stint/internal/test/testdatabase"
 	"github.com/stintdev/stint/internal/test/testpostgres"
+	"github.com/stintdev/stint/internal/test/torture"
 )
-
-func postgres(tb testing.TB) string {
-	tb.Helper()
-	return testpostgres.Shared(tb).Database(tb)
-}
 
 // each runs a test with a store in each kind of database, where it is always the same time.
 func each(t *testing.T, now time.Time, test func(t *testing.T, s *rollup.Store, db *database.DB)) {
 	t.Helper()
-	recordtest.Each(t, postgres, false, func(t *testing.T, url string) {
+	testdatabase.Each(t, func(t *testing.T, url string) {
 		t.Helper()
 		db := recordtest.Open(t, url)
 		test(t, recordtest.Store(t, db, recordtest.At(now)), db)
@@ -40,7 +38,7 @@ func rollUp(t testing.TB, s *rollup.Store) int {
 }
 
 func TestMain(m *testing.M) {
-	if err := flag.Set("rapid.checks", "40"); err != nil { // unless -rapid.checks says otherwise
+	if err := flag.Set("rapid.checks", strconv.Itoa(torture.Rounds(15))); err != nil {
 		panic(err)
 	}
 	code := m.Run()

@@ -15,6 +15,8 @@ import (
 	"github.com/stintdev/stint/internal/record/query"
 	"github.com/stintdev/stint/internal/record/recordtest"
 	"github.com/stintdev/stint/internal/record/rollup"
+	"github.com/stintdev/stint/internal/test/testdatabase"
+	"github.com/stintdev/stint/internal/test/wait"
 )
 
 // TestDropAndRestore is about months that go to an archive, and come back.
@@ -108,7 +110,7 @@ func TestStart(t *testing.T) {
 		s.Start(t.Context())
 		defer s.Stop()
 		recordtest.Write(t, s, recordtest.Denial(1, now.Add(-time.Hour)))
-		recordtest.Eventually(t, "rolled up", func() bool { return recordtest.Count(t, db, "SELECT count(*) FROM stint_rollup_lists") > 0 })
+		wait.For(t, "rolled up", func() bool { return recordtest.Count(t, db, "SELECT count(*) FROM stint_rollup_lists") > 0 })
 		s.Stop()
 		for _, m := range []string{"2026_11", "2026_12", "2027_01"} {
 			if recordtest.Count(t, db, "SELECT count(*) FROM stint_events_"+m) < 0 {
@@ -117,7 +119,7 @@ func TestStart(t *testing.T) {
 		}
 	})
 	for field, o := range map[string]rollup.Options{"DB": {}, "Interval": {Interval: -1}} {
-		db := recordtest.Open(t, "sqlite::memory:")
+		db := recordtest.Open(t, testdatabase.SQLite(t))
 		if field == "DB" {
 			db = nil
 		}

@@ -12,7 +12,7 @@ import (
 	"github.com/stintdev/stint/internal/kit/database"
 	"github.com/stintdev/stint/internal/record/recordtest"
 	"github.com/stintdev/stint/internal/region/quota"
-	"github.com/stintdev/stint/internal/test/testpostgres"
+	"github.com/stintdev/stint/internal/test/testdatabase"
 )
 
 // site is a node with its weights in a database.
@@ -41,8 +41,7 @@ func (s site) step(t *testing.T) {
 // TestDatabase has weights change in a database, in which time passes by moving what it has into the past.
 func TestDatabase(t *testing.T) {
 	t.Parallel()
-	postgres := func(t testing.TB) string { t.Helper(); return testpostgres.Shared(t).Database(t) }
-	recordtest.Each(t, postgres, true, func(t *testing.T, url string) {
+	testdatabase.Each(t, func(t *testing.T, url string) {
 		t.Helper()
 		db := recordtest.Open(t, url)
 		eu, us := newSite(t, db, "a", "eu"), newSite(t, db, "b", "us")

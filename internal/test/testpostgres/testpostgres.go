@@ -75,7 +75,11 @@ type Server struct {
 func (s *Server) URL() string { return s.url("postgres") }
 
 func (s *Server) url(database string) string {
-	return fmt.Sprintf("postgres://postgres@%s/%s?sslmode=disable", s.Addr(), database)
+	url := fmt.Sprintf("postgres://postgres@%s/%s?sslmode=disable", s.Addr(), database)
+	if s.shared { // it is never away, but the machine may be busy
+		url += "&connect_timeout=60"
+	}
+	return url
 }
 
 // Database creates an empty database and returns its URL. It is dropped when t ends.

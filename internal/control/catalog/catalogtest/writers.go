@@ -12,7 +12,7 @@ import (
 )
 
 // writers is the number of concurrent writers, and writes how often each of them writes.
-const writers, writes = 8, 25
+const writers, writes = 8, 8
 
 // together runs a function for each writer at the same time.
 func together(run func(writer int)) {
