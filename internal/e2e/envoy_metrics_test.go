@@ -323,7 +323,7 @@ func TestEnvoyOperators(t *testing.T) {
 	cmd.Env = append(environ("ours"),
 		"REDIS_SOCKET_TYPE=tcp", "REDIS_URL="+testredis.Start(t).Addr(), "LOG_LEVEL=error", "RUNTIME_ROOT="+filepath.Dir(dir), "RUNTIME_APPDIRECTORY="+filepath.Base(dir),
 		"RUNTIME_WATCH_ROOT=false", "HOST=127.0.0.1", "PORT=0", "GRPC_UDS="+socket, "HOME="+t.TempDir(),
-		"STINT_SERVER_ADMIN_ADDRESS=", "STINT_SERVER_STORE_BUDGET=20s")
+		"STINT_SERVER_ADMIN_ADDRESS=", "STINT_SERVER_STORE_BUDGET=30s")
 	ours := connect(t, "stint", run(t, cmd), "unix:"+socket)
 
 	play(t, theirs, ours)

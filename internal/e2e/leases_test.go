@@ -21,11 +21,11 @@ func TestLeasedRule(t *testing.T) {
 [server]
 counters = %q
 replicas = 2
-store_budget = "2s" # the machine may be busy
+store_budget = "30s" # the machine may be busy
 [[rules]]
 name   = "everyone"
-limits = [{ name = "total", limit = "%d/1d fixed_window", lease = "1s", split = 4 }]
-`, testredis.StartCluster(t).URL()+"?timeout=2s", limit)
+limits = [{ name = "total", limit = "%d/1000h fixed_window", lease = "1s", split = 4 }]
+`, patiently(testredis.StartCluster(t).URL()), limit)
 	var nodes []*server
 	for range 2 {
 		nodes = append(nodes, serve(t, config, "STINT_SERVER_ADMIN_ADDRESS=127.0.0.1:0", "STINT_SERVER_DRAIN_DELAY=0s"))
@@ -71,18 +71,18 @@ func TestOwnLimitsOfBusyRule(t *testing.T) {
 	config := fmt.Sprintf(`
 [server]
 counters = %q
-store_budget = "2s" # the machine may be busy
+store_budget = "30s" # the machine may be busy
 [[rules]]
 name     = "busy"
 count_by = ["user"]
-limits   = [{ name = "total", limit = "1000/1d fixed_window", lease = "10s", split = 64 }]
-`, testredis.SharedCluster(t).URL()+"?timeout=2s&prefix=own")
+limits   = [{ name = "total", limit = "1000/1000h fixed_window", lease = "10s", split = 64 }]
+`, patiently(testredis.SharedCluster(t).URL()+"?prefix=own"))
 	for user, own := range map[string]string{
-		"few":   "5/1d fixed_window",
-		"one":   "1/1d fixed_window",
-		"slide": "7/1d",
-		"drip":  "5/1d leaky_bucket",
-		"burst": "5/1d burst=3 token_bucket",
+		"few":   "5/1000h fixed_window",
+		"one":   "1/1000h fixed_window",
+		"slide": "7/1000h",
+		"drip":  "5/1000h leaky_bucket",
+		"burst": "5/1000h burst=3 token_bucket",
 	} {
 		config += fmt.Sprintf("[[users]]\nid = %q\nlimits = { total = %q }\n", user, own)
 	}
@@ -108,7 +108,7 @@ limits   = [{ name = "total", limit = "1000/1d fixed_window", lease = "10s", spl
 // TestDashboardPages.
 func TestLeasedRulePage(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, inSQLite, "STINT_SERVER_COUNTERS="+testredis.Shared(t).URL()+"?timeout=2s&prefix=leasedpage", "STINT_SERVER_STORE_BUDGET=2s")
+	s := newSite(t, inSQLite, counting(testredis.Shared(t).URL()+"?prefix=leasedpage")...)
 	s.must(t, http.MethodPost, "/apply", map[string]any{"rules": []any{map[string]any{
 		"name": "everyone", "count_by": []any{"global"},
 		"limits": []any{

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/stintdev/stint/internal/test/testserver"
+	"github.com/stintdev/stint/internal/test/wait"
 	"github.com/stintdev/stint/rule"
 )
 
@@ -252,7 +253,7 @@ func (w *world) killOne(t *testing.T) {
 		mu.Lock()
 		want := total() + more
 		mu.Unlock()
-		eventually(t, patience, func() error {
+		wait.Nil(t, "more is admitted", func() error {
 			mu.Lock()
 			defer mu.Unlock()
 			if n := total(); n < want {
@@ -287,7 +288,7 @@ func (w *world) killOne(t *testing.T) {
 	}
 	lost[region] = late(admitted[0][node], 2*interval) + late(admitted[2][node], 2*interval)
 	for r := range w.nodes {
-		eventually(t, patience, func() error {
+		wait.Nil(t, "all regions know", func() error {
 			used, err := w.used(w.nodes[r][0], "/told", ip)
 			if err == nil && used[0] < total()-lost[r] {
 				err = fmt.Errorf("region %d: %d used of %d; at most %d may be lost", r, used, total(), lost[r])

@@ -69,7 +69,7 @@ func newWorld(t testing.TB, rules ...rule.Rule) *world {
 func (w *world) start(t testing.TB, region, node int) {
 	t.Helper()
 	var b strings.Builder
-	fmt.Fprintf(&b, "[server]\ncounters = \"%s?timeout=2s\"\nstore_budget = \"2s\" # the machine may be busy\n", w.redis[region].URL())
+	fmt.Fprintf(&b, "[server]\ncounters = %q\nstore_budget = \"30s\"\n", patiently(w.redis[region].URL()))
 	fmt.Fprintf(&b, "[region]\nname = %q\ncentral = %q\nsecret = \"the secret of three regions\"\n[region.listener]\naddress = %q\n",
 		regionNames[region], regionNames[0], w.doors[region][node])
 	for to, name := range regionNames {
