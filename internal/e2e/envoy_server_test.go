@@ -26,6 +26,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/stintdev/stint/internal/test/testredis"
+	"github.com/stintdev/stint/internal/test/wait"
 )
 
 const threeAYear = "domain: contract\ndescriptors:\n  - key: three\n    rate_limit: {unit: year, requests_per_unit: 3}\n"
@@ -76,11 +77,7 @@ func TestEnvoyReferenceDies(t *testing.T) {
 	if _, err := theirs.try(t, q); err == nil {
 		t.Error("the reference answers")
 	}
-	select {
-	case <-theirs.process.ended:
-	case <-time.After(patience):
-		t.Error("the reference lives")
-	}
+	wait.For(t, "the reference has died", func() bool { return isClosed(theirs.process.ended) })
 	ours.same(t, "three=x | three=x limit=5/UNKNOWN", "InvalidArgument")
 	ours.same(t, "three=x", "OK: OK 2")
 }

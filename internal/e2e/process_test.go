@@ -123,18 +123,23 @@ func (p *process) output() string {
 	return string(text[max(0, len(text)-most):])
 }
 
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
 // wait waits until check returns nil, while the process runs.
 func (p *process) wait(t testing.TB, check func() error) {
 	t.Helper()
 	wait.Nil(t, filepath.Base(p.Path), func() error {
 		t.Helper()
 		err := check()
-		select {
-		case <-p.ended:
-			if err != nil {
-				t.Fatalf("%s ended: %v; %v", p.Path, p.err, err)
-			}
-		default:
+		if err != nil && isClosed(p.ended) {
+			t.Fatalf("%s ended: %v; %v", p.Path, p.err, err)
 		}
 		return err
 	})
@@ -257,14 +262,7 @@ func (s *server) kill(t testing.TB) {
 func (s *server) stop(t testing.TB) {
 	t.Helper()
 	s.terminate()
-	wait.For(t, "stint has stopped", func() bool {
-		select {
-		case <-s.ended:
-			return true
-		default:
-			return false
-		}
-	})
+	wait.For(t, "stint has stopped", func() bool { return isClosed(s.ended) })
 	if s.err != nil && !s.killed {
 		t.Errorf("stint: %v", s.err)
 	}

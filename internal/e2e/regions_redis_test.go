@@ -50,7 +50,7 @@ func newBereaved(t *testing.T, args ...string) *bereaved {
 			regionNames[r], regionNames[mourning], doors[r])
 		fmt.Fprintf(&text, "[[region.peers]]\nname = %q\nurl = \"http://%s\"\n", regionNames[1-r], doors[1-r])
 		for _, way := range []string{"gossip", "quota", "central"} {
-			fmt.Fprintf(&text, "[[rules]]\nname = %q\nmatch = { paths = [\"/%[1]s\"] }\ncount_by = [\"ip\"]\nregions = %[1]q\nlimits = [{ name = \"hourly\", limit = \"1000000/1h fixed_window\" }]\n", way)
+			fmt.Fprintf(&text, "[[rules]]\nname = %q\nmatch = { paths = [\"/%[1]s\"] }\ncount_by = [\"ip\"]\nregions = %[1]q\nlimits = [{ name = \"hourly\", limit = \"1000000/1000h fixed_window\" }]\n", way)
 		}
 		b.nodes[r] = serve(t, text.String(), "STINT_SERVER_ADMIN_ADDRESS=127.0.0.1:0")
 	}
@@ -118,15 +118,6 @@ func (a *asking) note(v *verdictOf, err error) {
 		if a.admitted++; here && !isClosed(a.noticed) {
 			a.local++
 		}
-	}
-}
-
-func isClosed(c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
 	}
 }
 
@@ -205,11 +196,7 @@ func (b *bereaved) kill(t *testing.T) (told int64) {
 	told, _, _ = b.asked["/gossip"][survivor].counts()
 	b.nodes[mourning].ready(t, `"status": "degraded"`, "cannot be used", b.redis[mourning].Addr())
 	for _, a := range []*asking{b.asked["/gossip"][mourning], b.asked["/quota"][mourning], b.asked["/central"][mourning], b.asked["/central"][survivor]} {
-		select {
-		case <-a.noticed:
-		case <-time.After(patience):
-			t.Fatal("decisions do not fall back")
-		}
+		wait.For(t, "decisions fall back", func() bool { return isClosed(a.noticed) })
 	}
 	return told
 }
