@@ -21,8 +21,7 @@ func by(name string, regions rule.Regions, limit string, lease time.Duration) ru
 }
 
 // TestRegions has three regions with two nodes each use up counters, asked at all nodes at once: while all is well,
-// while a region is cut off, and while one does not hear another. No counter gets more than its bound, and every region
-// has its share.
+// while a region is cut off, and afterwards. No counter gets more than its bound, and every region has its share.
 func TestRegions(t *testing.T) {
 	t.Parallel()
 	limit := fmt.Sprintf("%d/1000h fixed_window", attacked)
@@ -37,14 +36,8 @@ func TestRegions(t *testing.T) {
 	w.useUp(t, "a region is cut off", "192.0.2.2")
 
 	w.heal(t)
-	w.silence(t, 0, 1)
-	w.nodes[0][0].ready(t, "degraded", "cut off from europe")
-	w.nodes[1][0].ready(t, "degraded", "cut off from asia")
-	w.useUp(t, "a region does not hear another", "192.0.2.3")
-
-	w.heal(t)
 	w.each(func(r, i int) { w.nodes[r][i].ready(t, allWell) })
-	w.useUp(t, "all is well again", "192.0.2.4")
+	w.useUp(t, "all is well again", "192.0.2.3")
 }
 
 // useUp asks for the counters of an address, until no node admits any more, and checks what was admitted.

@@ -55,6 +55,13 @@ func TestRegionsAttacked(t *testing.T) {
 	w.killOne(t)
 }
 
+// silence has all data from a region to another lost, but not what goes the other way.
+func (w *world) silence(t testing.TB, from, to int) {
+	t.Helper()
+	w.set(t, from, to, testserver.Fault{Mute: true})
+	w.set(t, to, from, testserver.Fault{Deaf: true})
+}
+
 // patient is for how many windows a machine with much else to do may keep regions from telling each other in time.
 const patient = 15
 

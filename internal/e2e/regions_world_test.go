@@ -125,13 +125,6 @@ func (w *world) isolate(t testing.TB, region int) {
 	}
 }
 
-// silence has all data from a region to another lost, but not what goes the other way.
-func (w *world) silence(t testing.TB, from, to int) {
-	t.Helper()
-	w.set(t, from, to, testserver.Fault{Mute: true})
-	w.set(t, to, from, testserver.Fault{Deaf: true})
-}
-
 // verdictOf is what a node says of a rule with one limit, and when it was asked and has answered.
 type verdictOf struct {
 	Allowed bool
