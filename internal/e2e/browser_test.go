@@ -138,7 +138,7 @@ func newTab(t testing.TB, site string, size [2]int64) *tab {
 
 // Chromium does not answer some of the commands that it gets while a page gives way to that of another site. What only reads
 // the page is asked again soon.
-const readLimit, answerLimit = 5 * time.Second, time.Minute
+const readLimit, answerLimit = 10 * time.Second, patience
 
 // tell sends a command to the browser, and waits for its answer for some time.
 func tell[P, R any](w *tab, limit time.Duration, command cdp.Command[P, R], params P) (R, error) {

@@ -206,7 +206,7 @@ func TestCatalogPropagates(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			const alone, inARow = 5, 10
+			const alone, inARow = 3, 6
 			c, url := newCatalog(t)
 			write := func(n int64) {
 				t.Helper()

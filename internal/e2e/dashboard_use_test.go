@@ -236,7 +236,12 @@ func TestDashboardServerGone(t *testing.T) {
 		}
 		return w.saysNow("Live")
 	})
-	if found, err := w.all("button", "Try again"); err != nil || len(found) > 0 {
+	var again []element
+	w.until(func() (err error) {
+		again, err = w.all("button", "Try again")
+		return err
+	})
+	if len(again) > 0 {
 		w.click("button", "Try again")
 	}
 	w.says("1 rule")
