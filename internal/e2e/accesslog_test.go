@@ -13,6 +13,7 @@ import (
 
 	"github.com/stintdev/stint/internal/control/accesslog"
 	logged "github.com/stintdev/stint/internal/control/recorded"
+	"github.com/stintdev/stint/internal/test/wait"
 )
 
 // TestAccessLog has nginx serve requests of many kinds, and reads the logs that it writes, in its own format and in JSON: both have every
@@ -78,11 +79,12 @@ server {
 	for _, name := range []string{"access.log", "access.json"} {
 		var got []logged.Request
 		var stats accesslog.Stats
-		for deadline := time.Now().Add(20 * time.Second); ; <-time.After(10 * time.Millisecond) { // nginx writes after it has answered
+		wait.Nil(t, name, func() error { // nginx writes after it has answered
 			f, err := os.Open(filepath.Join(dir, name))
 			if err != nil {
 				t.Fatal(err)
 			}
+			defer f.Close()
 			reader := accesslog.NewReader(accesslog.Options{})
 			got = nil
 			for q, err := range reader.Read(name, f) {
@@ -91,16 +93,11 @@ server {
 				}
 				got = append(got, q)
 			}
-			if err := f.Close(); err != nil {
-				t.Fatal(err)
+			if stats = reader.Stats; stats.Lines != int64(len(all))+1 {
+				return fmt.Errorf("%+v", stats)
 			}
-			if stats = reader.Stats; stats.Lines == int64(len(all))+1 {
-				break
-			}
-			if time.Now().After(deadline) {
-				t.Fatalf("%s: %+v", name, stats)
-			}
-		}
+			return nil
+		})
 		if stats.Malformed != 0 || stats.Empty != 1 || len(got) != len(all) {
 			t.Fatalf("%s: %+v", name, stats)
 		}

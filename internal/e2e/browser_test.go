@@ -30,6 +30,7 @@ import (
 	"github.com/chromedp/chromedp/remote"
 
 	"github.com/stintdev/stint/internal/test/testserver"
+	"github.com/stintdev/stint/internal/test/wait"
 )
 
 // This file is long: the whole driver of the browser, which all dashboard tests share.
@@ -137,7 +138,7 @@ func newTab(t testing.TB, site string, size [2]int64) *tab {
 
 // Chromium does not answer some of the commands that it gets while a page gives way to that of another site. What only reads
 // the page is asked again soon.
-const readLimit, answerLimit = 5 * time.Second, time.Minute
+const readLimit, answerLimit = 10 * time.Second, patience
 
 // tell sends a command to the browser, and waits for its answer for some time.
 func tell[P, R any](w *tab, limit time.Duration, command cdp.Command[P, R], params P) (R, error) {
@@ -216,7 +217,7 @@ func (w *tab) theme(name string) {
 	call(w, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{
 		{Name: "prefers-color-scheme", Value: name},
 	}})
-	w.until(patience, func() error {
+	w.until(func() error {
 		if got := eval[string](w, "document.documentElement.dataset.theme"); got != name {
 			return fmt.Errorf("the theme is %s, want %s", got, name)
 		}
@@ -239,29 +240,9 @@ func (w *tab) visit(path string) {
 }
 
 // until waits until check returns nil.
-func (w *tab) until(limit time.Duration, check func() error) {
+func (w *tab) until(check func() error) {
 	w.Helper()
-	if err := w.try(limit, check); err != nil {
-		w.Fatal(err)
-	}
-}
-
-func (w *tab) try(limit time.Duration, check func() error) error {
-	tick := time.NewTicker(30 * time.Millisecond) // a page does not change more often
-	defer tick.Stop()
-	end := time.NewTimer(limit)
-	defer end.Stop()
-	for {
-		err := check()
-		if err == nil {
-			return nil
-		}
-		select {
-		case <-tick.C:
-		case <-end.C:
-			return fmt.Errorf("still after %v: %w", limit, err)
-		}
-	}
+	wait.Nil(w, "the page", check)
 }
 
 // eval returns the value of an expression in the page.
@@ -351,7 +332,7 @@ func (w *tab) one(role, name string) (element, error) {
 func (w *tab) see(role, name string) element {
 	w.Helper()
 	var e element
-	w.until(patience, func() (err error) {
+	w.until(func() (err error) {
 		e, err = w.one(role, name)
 		return err
 	})
@@ -361,7 +342,7 @@ func (w *tab) see(role, name string) element {
 // closed waits until there is no dialog with this title.
 func (w *tab) closed(title string) {
 	w.Helper()
-	w.until(patience, func() error {
+	w.until(func() error {
 		found, err := w.all("dialog", title)
 		if err == nil && len(found) > 0 {
 			err = fmt.Errorf("the dialog %q is open", title)
@@ -373,7 +354,7 @@ func (w *tab) closed(title string) {
 // says waits until the page contains all of these texts.
 func (w *tab) says(texts ...string) {
 	w.Helper()
-	w.until(patience, func() error { return w.saysNow(texts...) })
+	w.until(func() error { return w.saysNow(texts...) })
 }
 
 func (w *tab) saysNow(texts ...string) error {
@@ -455,7 +436,7 @@ func (w *tab) clickOn(find func() (element, error)) {
 func (w *tab) point(find func() (element, error)) {
 	w.Helper()
 	var at [2]float64
-	w.until(patience, func() error {
+	w.until(func() error {
 		e, err := find()
 		if err != nil {
 			return err
@@ -486,7 +467,7 @@ func (w *tab) fill(label, text string) {
 		return element{}, fmt.Errorf("there is no field %q, or more than one", label)
 	}
 	w.point(find)
-	w.until(patience, func() error {
+	w.until(func() error {
 		e, err := find()
 		if err != nil {
 			return err
@@ -504,7 +485,7 @@ func (w *tab) fill(label, text string) {
 func (w *tab) choose(label, option string) {
 	w.Helper()
 	w.clicks++
-	w.until(patience, func() error {
+	w.until(func() error {
 		e, err := w.one("combobox", label)
 		if err != nil {
 			return err
@@ -570,7 +551,7 @@ func (w *tab) focused() string {
 // focuses waits until an element has the focus.
 func (w *tab) focuses(role, name string) {
 	w.Helper()
-	w.until(patience, func() error {
+	w.until(func() error {
 		if got := strings.TrimSpace(w.focused()); got != strings.TrimSpace(role+" "+name) {
 			return fmt.Errorf("the focus is at %s, want %s %s", got, role, name)
 		}
@@ -582,7 +563,7 @@ func (w *tab) focuses(role, name string) {
 func (w *tab) settled(title string) {
 	w.Helper()
 	w.see("heading", title)
-	w.until(patience, func() error {
+	w.until(func() error {
 		if n := w.underWay(); len(n) > 0 {
 			return fmt.Errorf("%q are under way", n)
 		}

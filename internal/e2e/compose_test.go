@@ -57,7 +57,7 @@ func (p *topology) environ(service string, pairs ...string) (out []string) {
 	for name, value := range p.Services[service].Environment {
 		out = append(out, name+"="+strings.NewReplacer(pairs...).Replace(value))
 	}
-	return append(out, "STINT_SERVER_STORE_BUDGET=20s") // a machine that is slow for a moment must not make a node decide by itself
+	return append(out, "STINT_SERVER_STORE_BUDGET=30s") // a machine that is slow for a moment must not make a node decide by itself
 }
 
 const imageConfig = "/etc/stint/stint.toml" // the one that the image uses
@@ -114,7 +114,7 @@ func TestComposeShared(t *testing.T) {
 	t.Parallel()
 	p := newTopology(t, "shared")
 	servers := []string{
-		"redis://redis:6379", testredis.Start(t).URL(),
+		"redis://redis:6379", patiently(testredis.Start(t).URL()),
 		"postgres://stint:${POSTGRES_PASSWORD:?run the first line of compose.yaml}@postgres/stint?sslmode=disable", testpostgres.Shared(t).Database(t),
 	}
 	config := p.config(t, "node-1", imageConfig)
@@ -150,7 +150,7 @@ func TestComposeEnvoy(t *testing.T) {
 		t.Fatal(err)
 	}
 	write(t, filepath.Join(limits, "shop.yaml"), p.config(t, "stint", "/etc/stint/ratelimit/shop.yaml"))
-	s := serve(t, p.config(t, "stint", imageConfig, "redis://redis:6379", testredis.Start(t).URL(), "/etc/stint/ratelimit", limits),
+	s := serve(t, p.config(t, "stint", imageConfig, "redis://redis:6379", patiently(testredis.Start(t).URL()), "/etc/stint/ratelimit", limits),
 		append(p.environ("stint"), "STINT_SERVER_GRPC_ADDRESS=127.0.0.1:0")...)
 	s.wait(t, func() error {
 		if s.url("grpc") == "" {

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/chromedp/chromedp/kb"
+
+	"github.com/stintdev/stint/internal/test/wait"
 )
 
 // TestDashboardClicks does what operators do most, and counts the clicks that it takes: those of the mouse, and keys that open or
@@ -28,7 +30,7 @@ func TestDashboardClicks(t *testing.T) {
 	}
 	denied := func(user, path string) {
 		t.Helper()
-		eventually(t, patience, func() error {
+		wait.Nil(t, "a denial", func() error {
 			if got := s.send(t, user, path); got != http.StatusTooManyRequests {
 				return fmt.Errorf("%s gets %d for %s, want 429", user, got, path)
 			}
@@ -73,7 +75,7 @@ func TestDashboardClicks(t *testing.T) {
 		w.key(kb.Enter)
 		w.says("search of bob is 80/1m now.", "80/1m until", "(in 24 h)")
 	})
-	eventually(t, patience, func() error {
+	wait.Nil(t, "a higher limit for bob", func() error {
 		if got := s.send(t, "bob", "/v1/search/books"); got != http.StatusOK {
 			return fmt.Errorf("bob gets %d with a higher limit, want 200", got)
 		}
@@ -92,7 +94,7 @@ func TestDashboardClicks(t *testing.T) {
 	// An address is banned, and that is taken back.
 	outcome := func(want string) {
 		t.Helper()
-		eventually(t, patience, func() error {
+		wait.Nil(t, "the outcome", func() error {
 			var got struct{ Outcome string }
 			err := post(http.DefaultClient, s.api+"/v1/check", `{"path": "/", "ip": "198.51.100.77"}`, &got)
 			if err == nil && got.Outcome != want {
@@ -148,7 +150,7 @@ func TestDashboardClicks(t *testing.T) {
 		}
 		w.resize(wide)
 		looks := 0
-		w.until(patience, func() error {
+		w.until(func() error {
 			if looks++; looks%10 == 1 { // other rules limit carol, too
 				if got := s.send(t, "carol", "/trial"); got != http.StatusOK {
 					t.Fatalf("carol gets %d in shadow, want 200", got)

@@ -49,7 +49,7 @@ func TestDashboardCluster(t *testing.T) {
 
 	w.visit(at("/", "range", "1h"))
 	w.settled("Overview")
-	w.until(patience, func() error {
+	w.until(func() error {
 		if n := eval[int](w, "document.querySelectorAll('.u-over').length"); n != 2 {
 			return fmt.Errorf("%d charts", n)
 		}
@@ -57,7 +57,7 @@ func TestDashboardCluster(t *testing.T) {
 	})
 	w.says("the time before")
 	w.drag(".u-over", 0.3, 0.8)
-	w.until(patience, func() error {
+	w.until(func() error {
 		if where := eval[string](w, "location.hash"); !strings.Contains(where, "from=") || !strings.Contains(where, "to=") {
 			return fmt.Errorf("the address is %s", where)
 		}
@@ -66,7 +66,7 @@ func TestDashboardCluster(t *testing.T) {
 	w.settled("Overview")
 	w.keep("overview-zoom")
 	eval[any](w, "history.back()")
-	w.until(patience, func() error {
+	w.until(func() error {
 		if where := eval[string](w, "location.hash"); !strings.Contains(where, "range=1h") {
 			return fmt.Errorf("the address is %s", where)
 		}

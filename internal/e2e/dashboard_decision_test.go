@@ -14,6 +14,7 @@ import (
 	"github.com/chromedp/chromedp/kb"
 
 	"github.com/stintdev/stint/engine"
+	"github.com/stintdev/stint/internal/test/wait"
 )
 
 // ask sends a request of a user of acme through the gateway, and returns the status, the id of the decision in the header, and
@@ -58,7 +59,7 @@ func TestDecisionStory(t *testing.T) {
 				"name": "team", "match": map[string]any{"paths": []string{"/team"}}, "count_by": []string{"tenant"},
 				"limits": []any{map[string]any{"name": "hourly", "limit": "3/1h"}},
 			})
-			eventually(t, patience, func() error { // bob uses up what the tenant has
+			wait.Nil(t, "the tenant has used up its limit", func() error { // bob uses up what the tenant has
 				if status, _, _ := s.ask(t, "bob", "/team"); status != http.StatusTooManyRequests {
 					return fmt.Errorf("bob gets %d", status)
 				}
@@ -69,7 +70,7 @@ func TestDecisionStory(t *testing.T) {
 				t.Fatalf("%d, the header has %q and the body %q", status, id, inBody)
 			}
 			var text string
-			eventually(t, patience, func() error {
+			wait.Nil(t, "the denial can be explained", func() error {
 				var code int
 				if code, text = s.explain(t.Context(), id); code != 1 {
 					return fmt.Errorf("exit code %d, %s", code, text)
@@ -80,7 +81,7 @@ func TestDecisionStory(t *testing.T) {
 				"Now: it would be denied", "The counter, by tenant", "this client", "bob", "the limit of 3 requests per hour for your organization had been reached")
 
 			s.must(t, http.MethodPatch, "/rules/team", map[string]any{"limits": []any{map[string]any{"name": "hourly", "limit": "100/1h"}}}, "If-Match", "*")
-			eventually(t, patience, func() error {
+			wait.Nil(t, "the change is in the explanation", func() error {
 				if _, text = s.explain(t.Context(), id); !strings.Contains(text, "Now: it would pass.") {
 					return fmt.Errorf("after the change: %s", text)
 				}

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net/http"
 	"testing"
-	"time"
 )
 
 // TestDocs reads the documentation of the APIs, without a token: it loads nothing from elsewhere, and is accessible.
@@ -23,7 +22,7 @@ func TestDocs(t *testing.T) {
 			w.keep(fmt.Sprintf("docs-%d-%s", size[0], theme))
 		}
 		w.fill("Search the documentation", "rotate key")
-		w.until(patience, func() error {
+		w.until(func() error {
 			if n := eval[int](w, `document.querySelectorAll('main details').length`); n != 2 {
 				return fmt.Errorf("%d operations are shown, want 2", n)
 			}
@@ -56,7 +55,7 @@ func TestDashboardSort(t *testing.T) {
 	w.settled("Subjects")
 	first := func(want string) {
 		t.Helper()
-		w.until(10*time.Second, func() error {
+		w.until(func() error {
 			if got := eval[string](w, `document.querySelector('tbody tr td')?.innerText ?? ''`); got != want {
 				return fmt.Errorf("the first is %q, want %q", got, want)
 			}

@@ -242,7 +242,7 @@ func (w *tab) illustrate(dir string, size [2]int64) {
 		}
 		w.theme(shot.theme)
 		w.visit(paths[shot.page])
-		w.until(3*time.Minute, func() error { // what is added up by the minute takes one, and charts take some
+		w.until(func() error { // what is added up by the minute takes one, and charts take some
 			if has := time.Since(begun); shot.page == "overview" && has < 2*time.Minute {
 				return fmt.Errorf("the chart has only %v", has)
 			}

@@ -34,7 +34,7 @@ func TestDashboardStory(t *testing.T) {
 	w.fill("Paths", "/search")
 	w.fill("Name of limit 1", "search")
 	w.fill("Limit 1", "5 per hour")
-	w.until(patience, func() error {
+	w.until(func() error {
 		field, err := w.one("textbox", "Limit 1")
 		if err == nil && (field.properties["invalid"] != "true" || !strings.Contains(field.description, "want MAX/WINDOW")) {
 			err = fmt.Errorf("the field is not said to be wrong: %+v", field)
@@ -65,7 +65,7 @@ func TestDashboardStory(t *testing.T) {
 
 	// Visible live.
 	w.click("link", "Overview")
-	w.until(patience, func() error {
+	w.until(func() error {
 		s.send(t, "alice", "/search")
 		now, err := tryEval[string](w, `[...document.querySelectorAll('dl[aria-label="Now"] > div')].map((d) => d.innerText).join(';')`)
 		if err == nil && (!strings.Contains(now, "Requests") || strings.Contains(now, "Denied\n0/s") || strings.Contains(now, "Denied\n–")) {
@@ -75,7 +75,7 @@ func TestDashboardStory(t *testing.T) {
 	})
 	drawn := func() string { return eval[string](w, `document.querySelector('main canvas').toDataURL()`) }
 	before := drawn()
-	w.until(patience, func() error {
+	w.until(func() error {
 		s.send(t, "alice", "/search")
 		if drawn() == before {
 			return errors.New("the chart stands still")
@@ -87,7 +87,7 @@ func TestDashboardStory(t *testing.T) {
 	w.click("link", "Subjects")
 	w.fill("Find a subject", "alice")
 	w.clickIn("table", "Subjects", "link", "alice")
-	w.until(patience, func() error {
+	w.until(func() error {
 		bar, err := w.one("meter", "search-per-user, search")
 		if err == nil && bar.value != "0" {
 			err = fmt.Errorf("the bar shows %s left, want 0", bar.value)
@@ -111,7 +111,7 @@ func TestDashboardStory(t *testing.T) {
 	// The decisions are recorded.
 	w.click("link", "Events")
 	w.choose("Outcome", "Banned")
-	w.until(patience, func() error {
+	w.until(func() error {
 		found, err := w.all("table", "Events")
 		if err == nil && len(found) == 0 {
 			w.click("button", "Refresh")

@@ -16,6 +16,7 @@ import (
 	"github.com/chromedp/cdproto/network"
 
 	"github.com/stintdev/stint/internal/test/testpostgres"
+	"github.com/stintdev/stint/internal/test/wait"
 )
 
 // adminToken is the token that the tests sign in with.
@@ -126,7 +127,7 @@ func (s *site) send(t testing.TB, user, path string) int {
 // aliceGets waits until requests of alice through the gateway get this status.
 func (s *site) aliceGets(t testing.TB, status int, path string) {
 	t.Helper()
-	eventually(t, patience, func() error {
+	wait.Nil(t, "what alice gets", func() error {
 		if got := s.send(t, "alice", path); got != status {
 			return fmt.Errorf("alice gets %d for %s, want %d", got, path, status)
 		}

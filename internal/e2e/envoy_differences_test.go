@@ -78,7 +78,7 @@ var differences = []difference{
 		[]step{
 			{"three=d hits=3", "OK: OK 0", "OK: OK 0", ""},
 			{"three=d hits=9", "OVER_LIMIT: OVER_LIMIT 0", "OVER_LIMIT: OVER_LIMIT 0", ""},
-			{"three=d limit=8/DAY", "OVER_LIMIT: OVER_LIMIT 0", "OK: OK 4", ""},
+			{"three=d limit=8/YEAR", "OVER_LIMIT: OVER_LIMIT 0", "OK: OK 4", ""},
 			{"three=e hits=4 | three=e", "OVER_LIMIT: OVER_LIMIT 0, OVER_LIMIT 0", "OVER_LIMIT: OVER_LIMIT 0, OK 2", ""},
 		},
 	},
@@ -86,7 +86,7 @@ var differences = []difference{
 		"brought",
 		"A limit that a request brings applies in every domain. There it does not apply in domains without configuration.",
 		nil,
-		[]step{{"nowhere: any=a limit=2/DAY", "OK: OK 0 without limit", "OK: OK 1", "OK: OK 1"}},
+		[]step{{"nowhere: any=a limit=2/YEAR", "OK: OK 0 without limit", "OK: OK 1", "OK: OK 1"}},
 	},
 	{
 		"names",
@@ -170,30 +170,30 @@ const differentDomains = `
 domain: contract
 descriptors:
   - key: three
-    rate_limit: {unit: day, requests_per_unit: 3}
+    rate_limit: {unit: year, requests_per_unit: 3}
   - key: three_exact
     value: value
-    rate_limit: {unit: day, requests_per_unit: 9}
+    rate_limit: {unit: year, requests_per_unit: 9}
   - key: closed
-    rate_limit: {unit: day, requests_per_unit: 0}
+    rate_limit: {unit: year, requests_per_unit: 0}
   - key: quota
     quota_mode: true
-    rate_limit: {unit: day, requests_per_unit: 1}
+    rate_limit: {unit: year, requests_per_unit: 1}
   - key: a
-    rate_limit: {unit: day, requests_per_unit: 1}
+    rate_limit: {unit: year, requests_per_unit: 1}
     descriptors:
       - key: three_y
-        rate_limit: {unit: day, requests_per_unit: 1}
+        rate_limit: {unit: year, requests_per_unit: 1}
       - key: y
-        rate_limit: {unit: day, requests_per_unit: 1}
+        rate_limit: {unit: year, requests_per_unit: 1}
   - key: a_b
-    rate_limit: {unit: day, requests_per_unit: 1}
+    rate_limit: {unit: year, requests_per_unit: 1}
   - key: star
     value: "*"
-    rate_limit: {unit: day, requests_per_unit: 5}
+    rate_limit: {unit: year, requests_per_unit: 5}
   - key: pre*
     share_threshold: true
-    rate_limit: {unit: day, requests_per_unit: 5}
+    rate_limit: {unit: year, requests_per_unit: 5}
 `
 
 func TestEnvoyDifferences(t *testing.T) {

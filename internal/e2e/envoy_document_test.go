@@ -210,7 +210,7 @@ func migrate(t *testing.T, steps []testdoc.Command, domain []byte) {
 	cmd.Env = []string{
 		"REDIS_SOCKET_TYPE=tcp", "REDIS_URL=" + testredis.Start(t).Addr(), "RUNTIME_ROOT=" + filepath.Dir(dir), "RUNTIME_APPDIRECTORY=" + filepath.Base(dir),
 		"HOST=127.0.0.1", "GRPC_HOST=127.0.0.1", "DEBUG_HOST=127.0.0.1", "USE_STATSD=false", "STINT_SERVER_ADMIN_ADDRESS=", "STINT_SERVER_DRAIN_DELAY=0s",
-		"STINT_SERVER_STORE_BUDGET=20s",
+		"STINT_SERVER_STORE_BUDGET=30s",
 	}
 	ours := connect(t, "stint", run(t, cmd), address)
 	has(t, command(t, "sh", "-c", step(2)), "limits: 3, ", "differences: 0")

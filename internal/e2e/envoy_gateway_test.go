@@ -182,7 +182,7 @@ func (g *gateway) startStint(t *testing.T) *peer {
 	_, targetPort, _ := net.SplitHostPort(target)
 	cmd.Env = append(cmd.Env, "PORT="+apiPort, "GRPC_PORT="+targetPort,
 		"TMPDIR=/dev/null",              // its filesystem is read-only
-		"STINT_SERVER_STORE_BUDGET=20s") // a slow machine must not make a node decide on its own
+		"STINT_SERVER_STORE_BUDGET=30s") // a slow machine must not make a node decide on its own
 	p := run(t, cmd)
 	p.wait(t, func() error {
 		answer, err := http.Get("http://" + api + container.ReadinessProbe.HTTPGet.Path)

@@ -2,6 +2,7 @@ package e2e_test
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -15,9 +16,9 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/stintdev/stint/internal/test/testredis"
+	"github.com/stintdev/stint/internal/test/wait"
 )
 
 // countedDomains have one limit of each kind of name. All last a year, so that no window ends
@@ -89,35 +90,28 @@ func play(t *testing.T, peers ...*peer) {
 	}
 }
 
-// sameSeries polls until both have the same series.
+// sameSeries waits until both have the same series.
 func sameSeries(t *testing.T, theirs, ours func() map[string]string) {
 	t.Helper()
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	late := time.After(patience)
-	for {
+	wait.Nil(t, "the same series", func() error {
 		want, got := theirs(), ours()
 		if len(want) > 30 && maps.Equal(want, got) {
 			t.Logf("%d series are the same", len(want))
-			return
+			return nil
 		}
-		select {
-		case <-tick.C:
-			continue
-		case <-late:
-		}
+		differ := []error{fmt.Errorf("there are %d there", len(want))}
 		for _, name := range slices.Sorted(maps.Keys(want)) {
 			if got[name] != want[name] {
-				t.Errorf("%s is %q here, and %q there", name, got[name], want[name])
+				differ = append(differ, fmt.Errorf("%s is %q here, and %q there", name, got[name], want[name]))
 			}
 		}
 		for _, name := range slices.Sorted(maps.Keys(got)) {
 			if want[name] == "" {
-				t.Errorf("%s is %q here, and not there", name, got[name])
+				differ = append(differ, fmt.Errorf("%s is %q here, and not there", name, got[name]))
 			}
 		}
-		t.Fatalf("%d series", len(want))
-	}
+		return errors.Join(differ...)
+	})
 }
 
 // scrape returns the series of the service for Prometheus. How long calls took differs, and how
@@ -323,7 +317,7 @@ func TestEnvoyOperators(t *testing.T) {
 	cmd.Env = append(environ("ours"),
 		"REDIS_SOCKET_TYPE=tcp", "REDIS_URL="+testredis.Start(t).Addr(), "LOG_LEVEL=error", "RUNTIME_ROOT="+filepath.Dir(dir), "RUNTIME_APPDIRECTORY="+filepath.Base(dir),
 		"RUNTIME_WATCH_ROOT=false", "HOST=127.0.0.1", "PORT=0", "GRPC_UDS="+socket, "HOME="+t.TempDir(),
-		"STINT_SERVER_ADMIN_ADDRESS=", "STINT_SERVER_STORE_BUDGET=20s")
+		"STINT_SERVER_ADMIN_ADDRESS=", "STINT_SERVER_STORE_BUDGET=30s")
 	ours := connect(t, "stint", run(t, cmd), "unix:"+socket)
 
 	play(t, theirs, ours)

@@ -106,7 +106,7 @@ func greedy(ctx context.Context, p *peer, passed *atomic.Int64) error {
 // TestEnvoyQuotasOff: without the setting, the service is unknown.
 func TestEnvoyQuotasOff(t *testing.T) {
 	t.Parallel()
-	p := serveEnvoy(t, writeDomains(t, map[string]string{"contract": threeADay})).peer
+	p := serveEnvoy(t, writeDomains(t, map[string]string{"contract": threeAYear})).peer
 	stream, err := quotav3.NewRateLimitQuotaServiceClient(p.conn).StreamRateLimitQuotas(t.Context())
 	if err == nil {
 		_, err = stream.Recv()

@@ -32,7 +32,7 @@ func (s *suite) runScripts(t *testing.T) map[string]bool {
 		"REDIS_SOCKET_TYPE=tcp", "REDIS_URL=" + testredis.Start(t).Addr(), "USE_STATSD=false", "USE_PROMETHEUS=true", "PROMETHEUS_ADDR=" + metrics,
 		"RUNTIME_ROOT=" + s.dir + "/examples", "RUNTIME_SUBDIRECTORY=ratelimit", "RUNTIME_WATCH_ROOT=false", "LOG_LEVEL=debug",
 		"GRPC_PORT=" + target[strings.LastIndexByte(target, ':')+1:], "PORT=0",
-		"STINT_SERVER_STORE_BUDGET=20s",
+		"STINT_SERVER_STORE_BUDGET=30s",
 	}
 	envoy := httptest.NewServer(&standIn{t, s.routes(t), connect(t, "stint", run(t, cmd), target)})
 	defer envoy.Close()

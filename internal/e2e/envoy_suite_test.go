@@ -109,7 +109,7 @@ func newSuite(t *testing.T) *suite {
 	s.environ = append(os.Environ(), "PROJECT_DIR="+s.dir, "TMPDIR="+t.TempDir(), "SSL_CERT_FILE="+cert,
 		"SUITE_PROGRAM="+program.path,
 		"USE_PROMETHEUS=true", "PROMETHEUS_ADDR="+freeAddress(t), "STINT_SERVER_ADMIN_ADDRESS="+freeAddress(t), "STINT_SERVER_DRAIN_DELAY=0s",
-		"STINT_SERVER_STORE_BUDGET=20s") // a slow machine must not make a node decide on its own
+		"STINT_SERVER_STORE_BUDGET=30s") // a slow machine must not make a node decide on its own
 	return s
 }
 

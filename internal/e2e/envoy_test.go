@@ -136,11 +136,10 @@ func serveEnvoy(t testing.TB, dir string, environ ...string) *envoyServer {
 	return &envoyServer{s, connect(t, name, s.process, s.url("grpc"))}
 }
 
-// inRedis returns the variables for counters in a new Redis. The budget is long, so that a
-// slow machine does not make a node decide on its own.
+// inRedis returns the variables for counters in a new Redis.
 func inRedis(t testing.TB) []string {
 	t.Helper()
-	return []string{"STINT_SERVER_COUNTERS=" + testredis.Start(t).URL(), "STINT_SERVER_STORE_BUDGET=20s"}
+	return counting(testredis.Start(t).URL())
 }
 
 // writeDomains writes files to a directory and returns it.

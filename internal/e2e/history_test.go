@@ -13,6 +13,7 @@ import (
 
 	"github.com/stintdev/stint/internal/control/catalog"
 	"github.com/stintdev/stint/internal/test/testpostgres"
+	"github.com/stintdev/stint/internal/test/wait"
 )
 
 // lossy is a database that a test empties.
@@ -200,7 +201,7 @@ func TestHistoryFile(t *testing.T) {
 	for range 20 {
 		enforces(t, request, 0, s)
 	}
-	eventually(t, patience, func() error {
+	wait.Nil(t, "events are in the spool", func() error {
 		if s.metric(t, "stint_record_spooled_bytes") == 0 {
 			return errors.New("no events are in the spool")
 		}

@@ -22,6 +22,7 @@ import (
 	"github.com/stintdev/stint/engine"
 	"github.com/stintdev/stint/identity"
 	"github.com/stintdev/stint/internal/control/importer"
+	"github.com/stintdev/stint/internal/test/wait"
 	"github.com/stintdev/stint/memstore"
 	"github.com/stintdev/stint/rule"
 )
@@ -195,7 +196,7 @@ func askNginx(t *testing.T, url string, all []*sent) {
 func readDecisions(t *testing.T, file string, all []*sent) {
 	t.Helper()
 	var lines []string
-	eventually(t, patience, func() error {
+	wait.Nil(t, "the whole log", func() error {
 		text, err := os.ReadFile(file)
 		lines = strings.Split(strings.TrimSpace(string(text)), "\n")
 		if err == nil && len(lines) < len(all) {

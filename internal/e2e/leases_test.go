@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/stintdev/stint/internal/test/testredis"
+	"github.com/stintdev/stint/internal/test/torture"
 )
 
 // TestLeasedRule has two nodes with a rule whose limit is leased and divided, on a Cluster. They decide by
@@ -21,11 +22,11 @@ func TestLeasedRule(t *testing.T) {
 [server]
 counters = %q
 replicas = 2
-store_budget = "2s" # the machine may be busy
+store_budget = "30s" # the machine may be busy
 [[rules]]
 name   = "everyone"
-limits = [{ name = "total", limit = "%d/1d fixed_window", lease = "1s", split = 4 }]
-`, testredis.StartCluster(t).URL()+"?timeout=2s", limit)
+limits = [{ name = "total", limit = "%d/1000h fixed_window", lease = "1s", split = 4 }]
+`, patiently(testredis.StartCluster(t).URL()), limit)
 	var nodes []*server
 	for range 2 {
 		nodes = append(nodes, serve(t, config, "STINT_SERVER_ADMIN_ADDRESS=127.0.0.1:0", "STINT_SERVER_DRAIN_DELAY=0s"))
@@ -52,9 +53,8 @@ limits = [{ name = "total", limit = "%d/1d fixed_window", lease = "1s", split = 
 		}
 	}
 	shown := nodes[0].scrape(t)
-	if lent := shown[`stint_lease_units_total{limit="everyone:total",what="lent"}`]; !leased || lent < 100 {
-		t.Errorf("leased: %t, %v units lent", leased, lent)
-	}
+	t.Logf("leased: %t", leased) // that takes a rate
+	torture.AtLeast(t, "units lent", shown[`stint_lease_units_total{limit="everyone:total",what="lent"}`], 100)
 	// The first node stops in the middle of its term. The other gets all that is left, at once.
 	nodes[0].stop(t)
 	for ask(nodes[1]) {
@@ -71,18 +71,18 @@ func TestOwnLimitsOfBusyRule(t *testing.T) {
 	config := fmt.Sprintf(`
 [server]
 counters = %q
-store_budget = "2s" # the machine may be busy
+store_budget = "30s" # the machine may be busy
 [[rules]]
 name     = "busy"
 count_by = ["user"]
-limits   = [{ name = "total", limit = "1000/1d fixed_window", lease = "10s", split = 64 }]
-`, testredis.SharedCluster(t).URL()+"?timeout=2s&prefix=own")
+limits   = [{ name = "total", limit = "1000/1000h fixed_window", lease = "10s", split = 64 }]
+`, patiently(testredis.SharedCluster(t).URL()+"?prefix=own"))
 	for user, own := range map[string]string{
-		"few":   "5/1d fixed_window",
-		"one":   "1/1d fixed_window",
-		"slide": "7/1d",
-		"drip":  "5/1d leaky_bucket",
-		"burst": "5/1d burst=3 token_bucket",
+		"few":   "5/1000h fixed_window",
+		"one":   "1/1000h fixed_window",
+		"slide": "7/1000h",
+		"drip":  "5/1000h leaky_bucket",
+		"burst": "5/1000h burst=3 token_bucket",
 	} {
 		config += fmt.Sprintf("[[users]]\nid = %q\nlimits = { total = %q }\n", user, own)
 	}
@@ -108,12 +108,12 @@ limits   = [{ name = "total", limit = "1000/1d fixed_window", lease = "10s", spl
 // TestDashboardPages.
 func TestLeasedRulePage(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, inSQLite, "STINT_SERVER_COUNTERS="+testredis.Shared(t).URL()+"?timeout=2s&prefix=leasedpage", "STINT_SERVER_STORE_BUDGET=2s")
+	s := newSite(t, inSQLite, counting(testredis.Shared(t).URL()+"?prefix=leasedpage")...)
 	s.must(t, http.MethodPost, "/apply", map[string]any{"rules": []any{map[string]any{
 		"name": "everyone", "count_by": []any{"global"},
 		"limits": []any{
 			map[string]any{"name": "second", "limit": "2000/1s", "lease": "100ms", "split": 4},
-			map[string]any{"name": "total", "limit": "2000000/1d fixed_window", "lease": "100ms", "split": 4},
+			map[string]any{"name": "total", "limit": "2000000/1000h fixed_window", "lease": "100ms", "split": 4},
 		},
 	}}})
 	batch, err := json.Marshal(map[string]any{"requests": slices.Repeat([]any{map[string]any{"path": "/", "ip": "198.51.100.7"}}, 100)})

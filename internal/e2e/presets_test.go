@@ -19,6 +19,7 @@ import (
 	"github.com/stintdev/stint/internal/test/testpostgres"
 	"github.com/stintdev/stint/internal/test/testredis"
 	"github.com/stintdev/stint/internal/test/testserver"
+	"github.com/stintdev/stint/internal/test/wait"
 )
 
 const presets = "../../deploy/config"
@@ -48,7 +49,7 @@ func newPreset(t *testing.T, name string, pairs ...string) *preset {
 	return &preset{
 		text: strings.NewReplacer(append(pairs, "/etc/stint", dir)...).Replace(text),
 		// A machine that is slow for a moment must not make a node decide by itself.
-		environ: []string{"STINT_SERVER_STORE_BUDGET=20s"},
+		environ: []string{"STINT_SERVER_STORE_BUDGET=30s"},
 	}
 }
 
@@ -159,7 +160,7 @@ func presetDev(t *testing.T) {
 func presetSingleRegion(t *testing.T) {
 	t.Helper()
 	p := newPreset(t, "single-region.toml",
-		"redis://redis:6379", testredis.Start(t).URL(),
+		"redis://redis:6379", patiently(testredis.Start(t).URL()),
 		"postgres://stint@postgres/stint?sslmode=verify-full", testpostgres.Shared(t).Database(t))
 	twoNodes(t, p)
 }
@@ -168,7 +169,7 @@ func presetCluster(t *testing.T) {
 	t.Helper()
 	database := testpostgres.Start(t)
 	p := newPreset(t, "cluster.toml",
-		"redis+cluster://redis-1:6379,redis-2:6379,redis-3:6379", testredis.StartCluster(t).URL(),
+		"redis+cluster://redis-1:6379,redis-2:6379,redis-3:6379", patiently(testredis.StartCluster(t).URL()),
 		"postgres://stint@postgres/stint?sslmode=verify-full", database.URL(),
 		"postgres://stint@postgres-standby/stint?sslmode=verify-full", database.Standby(t).URL())
 	twoNodes(t, p)
@@ -182,7 +183,7 @@ func twoNodes(t *testing.T, p *preset) {
 	if n := passes(t, 8, `{"method": "POST", "path": "/login", "ip": "192.0.2.1"}`, nodes...); n != 5 {
 		t.Errorf("%d attempts passed, want 5", n)
 	}
-	eventually(t, patience, func() error {
+	wait.Nil(t, "bob is limited", func() error {
 		if n := passes(t, 60, `{"path": "/api/orders", "user": "bob"}`, nodes...); n < 10 || n == 60 {
 			return fmt.Errorf("%d of 60 requests passed", n)
 		}
@@ -202,7 +203,7 @@ func twoNodes(t *testing.T, p *preset) {
 
 func presetEnvoy(t *testing.T) {
 	t.Helper()
-	p := newPreset(t, "envoy.toml", "redis://redis:6379", testredis.Start(t).URL())
+	p := newPreset(t, "envoy.toml", "redis://redis:6379", patiently(testredis.Start(t).URL()))
 	dir := filepath.Join(t.TempDir(), "ratelimit")
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		t.Fatal(err)
@@ -239,7 +240,7 @@ func presetModels(t *testing.T) {
 	provider := new(testllm.Provider)
 	url := provide(t, provider)
 	p := newPreset(t, "llm-gateway.toml",
-		"redis://redis:6379", testredis.Start(t).URL(),
+		"redis://redis:6379", patiently(testredis.Start(t).URL()),
 		"postgres://stint@postgres/stint?sslmode=verify-full", testpostgres.Shared(t).Database(t),
 		"https://api.openai.com", url, "https://api.anthropic.com", url)
 	p.apply(t, "llm-rules.toml", fmt.Sprintf("\n[[api_keys]]\nid = \"searchTeam01\"\nhash = %q\ntenant = \"search-team\"\n", presetHash))

@@ -3,12 +3,10 @@ package e2e_test
 import (
 	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -18,10 +16,11 @@ import (
 	"time"
 
 	"github.com/stintdev/stint/internal/test/testserver"
+	"github.com/stintdev/stint/internal/test/wait"
 )
 
-// patience is how long a test waits for an expected event.
-const patience = time.Minute
+// patience is the deadline of a connection or a request on which a test would hang. No test is about it.
+const patience = 5 * time.Minute
 
 func TestMain(m *testing.M) {
 	dir, err := os.MkdirTemp("", "e2e-")
@@ -29,13 +28,6 @@ func TestMain(m *testing.M) {
 		panic(err)
 	}
 	program.path = filepath.Join(dir, "stint")
-	// Most of these tests wait for other processes most of the time.
-	flag.Parse()
-	if n := max(4, 2*runtime.GOMAXPROCS(0)); flag.Lookup("test.parallel").Value.String() == strconv.Itoa(runtime.GOMAXPROCS(0)) {
-		if err := flag.Set("test.parallel", strconv.Itoa(n)); err != nil {
-			panic(err)
-		}
-	}
 	code := m.Run()
 	testserver.StopShared()
 	_ = os.RemoveAll(dir) // what is left there is no test's business
@@ -131,26 +123,26 @@ func (p *process) output() string {
 	return string(text[max(0, len(text)-most):])
 }
 
-// wait waits until check returns nil.
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+// wait waits until check returns nil, while the process runs.
 func (p *process) wait(t testing.TB, check func() error) {
 	t.Helper()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	end := time.NewTimer(patience)
-	defer end.Stop()
-	for {
+	wait.Nil(t, filepath.Base(p.Path), func() error {
+		t.Helper()
 		err := check()
-		if err == nil {
-			return
+		if err != nil && isClosed(p.ended) {
+			t.Fatalf("%s ended: %v; %v", p.Path, p.err, err)
 		}
-		select {
-		case <-tick.C:
-		case <-p.ended:
-			t.Fatalf("%s ended: %v", p.Path, p.err)
-		case <-end.C:
-			t.Fatalf("still after %v: %v", patience, err)
-		}
-	}
+		return err
+	})
 }
 
 // rss returns the current and the maximum resident memory of the process, in bytes.
@@ -200,6 +192,21 @@ func serveFrom(t testing.TB, path, config string, environ ...string) *server {
 		return nil
 	})
 	return s
+}
+
+// patiently adds what makes a client of Redis wait for 30 seconds to a URL, so that a slow machine does not
+// make a node decide on its own.
+func patiently(url string) string {
+	separator := "?"
+	if strings.Contains(url, "?") {
+		separator = "&"
+	}
+	return url + separator + "timeout=30s&dial_timeout=30s"
+}
+
+// counting returns the variables for counters in Redis, with as much patience.
+func counting(url string) []string {
+	return []string{"STINT_SERVER_COUNTERS=" + patiently(url), "STINT_SERVER_STORE_BUDGET=30s"}
 }
 
 // launch is serve without waiting.
@@ -255,12 +262,7 @@ func (s *server) kill(t testing.TB) {
 func (s *server) stop(t testing.TB) {
 	t.Helper()
 	s.terminate()
-	select {
-	case <-s.ended:
-	case <-time.After(patience):
-		t.Errorf("stint has not stopped after %v", patience)
-		return
-	}
+	wait.For(t, "stint has stopped", func() bool { return isClosed(s.ended) })
 	if s.err != nil && !s.killed {
 		t.Errorf("stint: %v", s.err)
 	}

@@ -58,7 +58,7 @@ action = "block"
 name     = "marked"
 match    = { paths = ["/marked"] }
 count_by = ["ip"]
-limits   = [{ name = "hour", limit = "1/1h fixed_window" }]
+limits   = [{ name = "hour", limit = "1/1000h fixed_window" }]
 action   = "mark"
 
 [[exemptions]]

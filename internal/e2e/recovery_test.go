@@ -23,6 +23,7 @@ import (
 	"github.com/stintdev/stint/internal/test/testdoc"
 	"github.com/stintdev/stint/internal/test/testpostgres"
 	"github.com/stintdev/stint/internal/test/testredis"
+	"github.com/stintdev/stint/internal/test/wait"
 	"github.com/stintdev/stint/redisstore"
 	"github.com/stintdev/stint/rule"
 	"github.com/stintdev/stint/storetest"
@@ -192,7 +193,7 @@ func recoverRedis(t *testing.T, appending bool) {
 	}
 	redis := testredis.Start(t, args...)
 	redis.Do(t, strings.Fields(guide(t, backups, "ACL SETUSER backup ")[0])...)
-	node := serve(t, long+fmt.Sprintf("[[upstreams]]\ntargets = [\"http://%s\"]\n", newApp(t).address), "STINT_SERVER_COUNTERS="+redis.URL(), "STINT_SERVER_STORE_BUDGET=2s", "STINT_SERVER_REPLICAS=1")
+	node := serve(t, long+fmt.Sprintf("[[upstreams]]\ntargets = [\"http://%s\"]\n", newApp(t).address), append(counting(redis.URL()), "STINT_SERVER_REPLICAS=1")...)
 	pass := func(n int) (passed int) {
 		for range n {
 			if node.check(t, `{"path": "/", "user": "alice"}`).Allowed {
@@ -297,7 +298,7 @@ func everyCounter(t testing.TB) (takes [][]stint.Ask) {
 // fill takes what passes.
 func fill(t testing.TB, redis *testredis.Server, takes [][]stint.Ask) {
 	t.Helper()
-	store := must[*redisstore.Store](t)(redisstore.Open(redis.URL(), redisstore.Options{}))
+	store := must[*redisstore.Store](t)(redisstore.Open(patiently(redis.URL()), redisstore.Options{}))
 	defer store.Close()
 	for _, asks := range takes {
 		must[[]stint.Decision](t)(storetest.Take(t.Context(), store, asks))
@@ -307,7 +308,7 @@ func fill(t testing.TB, redis *testredis.Server, takes [][]stint.Ask) {
 // peek decides takes at a time, without counting them.
 func peek(t testing.TB, redis *testredis.Server, takes [][]stint.Ask, at time.Time) (out []stint.Decision) {
 	t.Helper()
-	store := must[*redisstore.Store](t)(redisstore.Open(redis.URL(), redisstore.Options{Now: func() time.Time { return at }}))
+	store := must[*redisstore.Store](t)(redisstore.Open(patiently(redis.URL()), redisstore.Options{Now: func() time.Time { return at }}))
 	defer store.Close()
 	for _, asks := range takes {
 		asks = slices.Clone(asks)
@@ -368,7 +369,7 @@ func TestRecoveryPostgres(t *testing.T) {
 	archived := func() {
 		t.Helper()
 		name := testpostgres.Exec(t, pg.URL(), "select pg_walfile_name(pg_switch_wal())")[0][0]
-		eventually(t, patience, func() error {
+		wait.Nil(t, "the segment is in the archive", func() error {
 			_, err := os.Stat(filepath.Join(archive, name+".gz"))
 			return err
 		})
@@ -390,7 +391,7 @@ func TestRecoveryPostgres(t *testing.T) {
 		}
 		must[string](t)(do("sh", "-c", lines(restore)))
 		pg.Restart(t)
-		eventually(t, patience, func() error {
+		wait.Nil(t, "the database has been replayed", func() error {
 			replaying, err := testpostgres.Try(url, "select pg_is_in_recovery()")
 			if err == nil && replaying[0][0] != "f" {
 				err = errors.New("it still replays")

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/stintdev/stint/internal/test/testredis"
+	"github.com/stintdev/stint/internal/test/wait"
 )
 
 // bereaved are two regions with a node each. The Redis of the second one, which is central, is killed.
@@ -44,12 +45,12 @@ func newBereaved(t *testing.T, args ...string) *bereaved {
 	doors := [2]string{freeAddress(t), freeAddress(t)}
 	for r := range b.nodes {
 		var text strings.Builder
-		fmt.Fprintf(&text, "[server]\ncounters = \"%s?timeout=2s\"\nstore_budget = \"2s\" # the machine may be busy\n", b.redis[r].URL())
+		fmt.Fprintf(&text, "[server]\ncounters = %q\nstore_budget = \"2s\"\n", patiently(b.redis[r].URL()))
 		fmt.Fprintf(&text, "[region]\nname = %q\ncentral = %q\nsecret = \"the secret of two regions\"\ninterval = \"200ms\"\n[region.listener]\naddress = %q\n",
 			regionNames[r], regionNames[mourning], doors[r])
 		fmt.Fprintf(&text, "[[region.peers]]\nname = %q\nurl = \"http://%s\"\n", regionNames[1-r], doors[1-r])
 		for _, way := range []string{"gossip", "quota", "central"} {
-			fmt.Fprintf(&text, "[[rules]]\nname = %q\nmatch = { paths = [\"/%[1]s\"] }\ncount_by = [\"ip\"]\nregions = %[1]q\nlimits = [{ name = \"hourly\", limit = \"1000000/1h fixed_window\" }]\n", way)
+			fmt.Fprintf(&text, "[[rules]]\nname = %q\nmatch = { paths = [\"/%[1]s\"] }\ncount_by = [\"ip\"]\nregions = %[1]q\nlimits = [{ name = \"hourly\", limit = \"1000000/1000h fixed_window\" }]\n", way)
 		}
 		b.nodes[r] = serve(t, text.String(), "STINT_SERVER_ADMIN_ADDRESS=127.0.0.1:0")
 	}
@@ -120,15 +121,6 @@ func (a *asking) note(v *verdictOf, err error) {
 	}
 }
 
-func isClosed(c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
-	}
-}
-
 // counts returns what was admitted, and how much of it the Redis that was killed had counted: at least and at most.
 func (a *asking) counts() (admitted, least, most int64) {
 	a.mu.Lock()
@@ -151,7 +143,7 @@ func (b *bereaved) more(t *testing.T, n int64) {
 	}
 	for path, regions := range b.asked {
 		for r, a := range regions {
-			eventually(t, patience, func() error {
+			wait.Nil(t, "more is admitted", func() error {
 				if admitted, _, _ := a.counts(); admitted < want[a] {
 					return fmt.Errorf("%s, region %d: %d admitted, want %d", path, r, admitted, want[a])
 				}
@@ -204,11 +196,7 @@ func (b *bereaved) kill(t *testing.T) (told int64) {
 	told, _, _ = b.asked["/gossip"][survivor].counts()
 	b.nodes[mourning].ready(t, `"status": "degraded"`, "cannot be used", b.redis[mourning].Addr())
 	for _, a := range []*asking{b.asked["/gossip"][mourning], b.asked["/quota"][mourning], b.asked["/central"][mourning], b.asked["/central"][survivor]} {
-		select {
-		case <-a.noticed:
-		case <-time.After(patience):
-			t.Fatal("decisions do not fall back")
-		}
+		wait.For(t, "decisions fall back", func() bool { return isClosed(a.noticed) })
 	}
 	return told
 }
@@ -222,7 +210,7 @@ func (b *bereaved) settle(t *testing.T) {
 		if v, err := b.ask(s, "/gossip", ip); err != nil || !v.Allowed {
 			t.Fatalf("%+v, %v", v, err)
 		}
-		eventually(t, patience, func() error {
+		wait.Nil(t, "the other region knows", func() error {
 			used, err := b.used(b.nodes[1-r], "/gossip", ip)
 			if err == nil && used[0] != 1 {
 				err = fmt.Errorf("region %d knows of %d used in the other, want 1", 1-r, used[0])
@@ -247,7 +235,7 @@ func (b *bereaved) check(t *testing.T, kept bool, told int64) {
 	within := func(path string, region int, low, high int64) {
 		t.Helper()
 		var used []int64
-		eventually(t, patience, func() (err error) {
+		wait.Nil(t, "what a region knows", func() (err error) {
 			if used, err = b.used(b.nodes[region], path, mournedIP); err == nil && used[0] < low {
 				err = fmt.Errorf("%s, region %d: %d used, want %d to %d of %d admitted", path, region, used[0], low, high, admitted)
 			}

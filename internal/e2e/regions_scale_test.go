@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stintdev/stint/internal/test/wait"
 	"github.com/stintdev/stint/rule"
 )
 
@@ -153,7 +154,7 @@ func (w *world) measureMemory(t *testing.T) {
 		before, _ := s.rss(t)
 		began, bytes := time.Now(), s.scrape(t)[sent]
 		w.touch(t, s, path, 1<<20, clients)
-		eventually(t, 10*patience, func() error {
+		wait.Nil(t, "nothing is left to send", func() error {
 			if n := s.scrape(t)[fmt.Sprintf("stint_region_backlog{region=%q}", regionNames[0])]; n > 0 {
 				return fmt.Errorf("a backlog of %v", n)
 			}

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -69,7 +68,7 @@ func newWorld(t testing.TB, rules ...rule.Rule) *world {
 func (w *world) start(t testing.TB, region, node int) {
 	t.Helper()
 	var b strings.Builder
-	fmt.Fprintf(&b, "[server]\ncounters = \"%s?timeout=2s\"\nstore_budget = \"2s\" # the machine may be busy\n", w.redis[region].URL())
+	fmt.Fprintf(&b, "[server]\ncounters = %q\nstore_budget = \"30s\"\n", patiently(w.redis[region].URL()))
 	fmt.Fprintf(&b, "[region]\nname = %q\ncentral = %q\nsecret = \"the secret of three regions\"\n[region.listener]\naddress = %q\n",
 		regionNames[region], regionNames[0], w.doors[region][node])
 	for to, name := range regionNames {
@@ -126,13 +125,6 @@ func (w *world) isolate(t testing.TB, region int) {
 	}
 }
 
-// silence has all data from a region to another lost, but not what goes the other way.
-func (w *world) silence(t testing.TB, from, to int) {
-	t.Helper()
-	w.set(t, from, to, testserver.Fault{Mute: true})
-	w.set(t, to, from, testserver.Fault{Deaf: true})
-}
-
 // verdictOf is what a node says of a rule with one limit, and when it was asked and has answered.
 type verdictOf struct {
 	Allowed bool
@@ -176,125 +168,4 @@ func (w *world) used(s *server, path string, ips ...string) ([]int64, error) {
 		return nil, errors.New("not all addresses have a verdict")
 	}
 	return out, nil
-}
-
-// attack has all nodes asked for the same counters, in bursts at the same instants, and counts what they admit.
-type attack struct {
-	w     *world
-	paths []string
-	quit  chan struct{}
-	work  sync.WaitGroup
-
-	mu       sync.Mutex
-	admitted map[string]map[int64]*[3]int64 // by path and window, in each region
-	skipped  int                            // answers of which the window is not known
-	failed   int
-}
-
-// attackWindow is the window of what is attacked, and burst how many requests a node gets at once for a path. There
-// are four bursts in a window.
-const (
-	attackWindow = 2 * time.Second
-	burst        = 8
-)
-
-// startAttack attacks until it is stopped.
-func (w *world) startAttack(t testing.TB, paths ...string) *attack {
-	t.Helper()
-	a := &attack{w: w, paths: paths, quit: make(chan struct{}), admitted: map[string]map[int64]*[3]int64{}}
-	for _, p := range paths {
-		a.admitted[p] = map[int64]*[3]int64{}
-	}
-	w.each(func(r, i int) {
-		for _, p := range paths {
-			a.work.Go(func() { a.run(r, i, p) })
-		}
-	})
-	t.Cleanup(a.stop)
-	return a
-}
-
-func (a *attack) stop() {
-	select {
-	case <-a.quit:
-	default:
-		close(a.quit)
-	}
-	a.work.Wait()
-}
-
-func (a *attack) run(region, node int, path string) {
-	const pause = attackWindow / 4
-	for {
-		now := time.Now()
-		select {
-		case <-a.quit:
-			return
-		case <-time.After(now.Truncate(pause).Add(pause).Sub(now)):
-		}
-		var all sync.WaitGroup
-		for range burst {
-			all.Go(func() {
-				v, err := a.w.ask(a.w.nodes[region][node], path, "192.0.2.1")
-				a.note(region, path, &v, err)
-			})
-		}
-		all.Wait()
-	}
-}
-
-// note counts an answer.
-func (a *attack) note(region int, path string, v *verdictOf, err error) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if err != nil {
-		a.failed++
-		return
-	}
-	if !v.Allowed {
-		return
-	}
-	n, ok := v.window()
-	if !ok {
-		a.skipped++
-		return
-	}
-	if a.admitted[path][n] == nil {
-		a.admitted[path][n] = new([3]int64)
-	}
-	a.admitted[path][n][region]++
-}
-
-// window returns the window in which it was admitted: that which ends when the answer says. An answer by a lease says
-// so as of when its units were charged, but they are spent in the same window. It is not known if the answer took
-// too long.
-func (v *verdictOf) window() (n int64, ok bool) {
-	if v.Limits[0].Basis == "leased" {
-		n = windowOf(v.answered)
-		return n, n == windowOf(v.asked)
-	}
-	took, reset := v.answered.Sub(v.asked), time.Duration(v.Limits[0].ResetAfter*float64(time.Second))
-	return windowOf(v.asked.Add(took/2 + reset - attackWindow/2)), took < attackWindow*3/4 // in its middle, but for half of what it took
-}
-
-// windowOf returns the number of the window that has the instant.
-func windowOf(at time.Time) int64 { return at.UnixMicro() / attackWindow.Microseconds() }
-
-// windows waits until so many windows have passed as a whole, and returns the first of them.
-func (a *attack) windows(n int64) (first int64) {
-	first = windowOf(time.Now()) + 1
-	// What was asked at the end of the last one is answered in the next one.
-	end := time.UnixMicro((first+n)*attackWindow.Microseconds() + attackWindow.Microseconds()/2)
-	<-time.After(time.Until(end))
-	return first
-}
-
-// in returns what was admitted in a window, in each region and in all.
-func (a *attack) in(path string, window int64) (regions [3]int64, all int64) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if n := a.admitted[path][window]; n != nil {
-		regions = *n
-	}
-	return regions, regions[0] + regions[1] + regions[2]
 }

@@ -12,7 +12,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stintdev/stint/internal/test/testllm"
 )
@@ -183,10 +182,7 @@ func TestSDKRefusals(t *testing.T) {
 	p := &testllm.Provider{Decide: func(testllm.Call) testllm.Answer {
 		return testllm.Answer{Input: 10, Output: 150, Pieces: 200, Step: func(ctx context.Context, piece int) error {
 			if piece == 150 { // by now it is cut
-				select {
-				case <-ctx.Done():
-				case <-time.After(patience):
-				}
+				<-ctx.Done()
 			}
 			return ctx.Err()
 		}}

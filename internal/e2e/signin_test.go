@@ -54,7 +54,7 @@ tenants = ["acme"]
 	}
 	at := func(page string) {
 		t.Helper()
-		w.until(patience, func() error {
+		w.until(func() error {
 			if now := eval[string](w, "location.href"); now != s.admin+page {
 				return fmt.Errorf("the page is %s, want %s", now, page)
 			}

@@ -115,7 +115,7 @@ func TestUpgrade(t *testing.T) {
 			t.Parallel()
 			database := testpostgres.Shared(t).Database(t)
 			v := &versions{t: t, old: old, new: program.path, config: filepath.Join(t.TempDir(), "stint.toml"), environ: []string{
-				"STINT_SERVER_COUNTERS=" + testredis.Start(t).URL(), "STINT_SERVER_DATABASE=" + database, "STINT_SERVER_STORE_BUDGET=20s",
+				"STINT_SERVER_COUNTERS=" + patiently(testredis.Start(t).URL()), "STINT_SERVER_DATABASE=" + database, "STINT_SERVER_STORE_BUDGET=30s",
 				"STINT_SERVER_RECORD_SAMPLE_EVERY=1", "STINT_SERVER_RECORD_SPOOL=none", "HOME=" + t.TempDir(),
 			}}
 			write(t, v.config, noSettings)

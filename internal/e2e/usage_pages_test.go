@@ -10,6 +10,7 @@ import (
 
 	"github.com/stintdev/stint/engine"
 	"github.com/stintdev/stint/httplimit"
+	"github.com/stintdev/stint/internal/test/wait"
 	"github.com/stintdev/stint/rule"
 )
 
@@ -42,7 +43,7 @@ func TestUsagePage(t *testing.T) {
 		table{"name": "seconds", "count_by": list{"user"}, "cost": table{"meter": "response_seconds"}, "limits": limits("seconds")},
 	}})
 	c := httplimit.Client{URL: s.api}
-	eventually(t, patience, func() error {
+	wait.Nil(t, "the rules apply", func() error {
 		a, err := c.Reserve(t.Context(), httplimit.Ask{Path: "/", User: "probe"})
 		if err == nil && a.Ticket == "" {
 			err = errors.New("the rules do not apply yet")
@@ -62,7 +63,7 @@ func TestUsagePage(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	w.until(patience, func() error { // it is written every few seconds
+	w.until(func() error { // it is written every few seconds
 		if err := w.saysNow("Over time"); err != nil {
 			w.click("button", "Refresh")
 			return err

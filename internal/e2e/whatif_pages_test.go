@@ -36,7 +36,7 @@ func TestWhatIfPage(t *testing.T) {
 	const editor = "Rules and tiers in TOML"
 	holds := func(texts ...string) {
 		t.Helper()
-		w.until(patience, func() error {
+		w.until(func() error {
 			has, err := tryEval[string](w, `document.querySelector('main textarea')?.value ?? ''`)
 			for _, text := range texts {
 				if err == nil && !strings.Contains(has, text) {
@@ -72,7 +72,7 @@ func TestWhatIfPage(t *testing.T) {
 	w.settled("What if")
 	holds(search("100/1h sliding_log"), `name = "login"`)
 	see("what-if", "What would other rules have decided?", "Live rules that are not in the text are left out.")
-	w.until(patience, func() error { // events are written every second
+	w.until(func() error { // events are written every second
 		if err := w.saysNow("Of 11 requests", "The candidate is equal to the live rules"); err != nil {
 			w.click("button", "Run")
 			w.settled("What if")

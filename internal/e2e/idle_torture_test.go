@@ -1,3 +1,5 @@
+//go:build torture
+
 package e2e_test
 
 import (
@@ -8,9 +10,26 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/stintdev/stint/internal/test/testserver"
+	"github.com/stintdev/stint/internal/test/torture"
 )
 
-// TestIdleMemory starts the demo, sends some requests, and checks its memory.
+// falls waits for memory to be given back, which happens in the background, and returns what is resident then,
+// in MB.
+func (p *process) falls(t testing.TB, most int64) int64 {
+	t.Helper()
+	var resident int64
+	_ = testserver.Poll(2*time.Minute, func() error { // the caller judges
+		if resident, _ = p.rss(t); resident > most {
+			return errors.New("there is more")
+		}
+		return nil
+	})
+	return resident >> 20
+}
+
+// TestIdleMemory starts the demo, sends some requests, and measures its memory.
 func TestIdleMemory(t *testing.T) {
 	t.Parallel()
 	buildProgram(t)
@@ -31,19 +50,11 @@ func TestIdleMemory(t *testing.T) {
 		}
 		_ = answer.Body.Close()
 	}
-	const limit = 70 << 20
-	// What the start needed is given back in the background, which takes long on a busy machine.
-	eventually(t, 2*time.Minute, func() error {
-		resident, _ := s.rss(t)
-		if resident > limit {
-			return fmt.Errorf("%d MB are resident, want at most %d", resident>>20, limit>>20)
-		}
-		t.Logf("%d MB are resident", resident>>20)
-		return nil
-	})
+	const most = 70
+	torture.AtMost(t, "MB of an idle stint", s.falls(t, most<<20), most)
 }
 
-// TestEnvoyIdleMemory serves Envoy for a while, and checks that the memory which that took is given
+// TestEnvoyIdleMemory serves Envoy for a while, and measures whether the memory which that took is given
 // back: a server that is idle again has at most 2.5 times the memory of the reference.
 func TestEnvoyIdleMemory(t *testing.T) {
 	t.Parallel()
@@ -64,14 +75,7 @@ func TestEnvoyIdleMemory(t *testing.T) {
 		}
 		work.Wait()
 	}
-	const most = 2.5
-	eventually(t, 2*time.Minute, func() error {
-		there, _ := theirs.process.rss(t)
-		here, _ := ours.rss(t)
-		if ratio := float64(here) / float64(there); ratio > most {
-			return fmt.Errorf("%d MB are resident, %.1f times those of the reference, want at most %v", here>>20, ratio, most)
-		}
-		t.Logf("%d MB are resident, and %d MB of the reference", here>>20, there>>20)
-		return nil
-	})
+	there, _ := theirs.process.rss(t)
+	most := there * 5 / 2
+	torture.AtMost(t, "MB of an idle stint that has served Envoy", ours.server.falls(t, most), most>>20)
 }
