@@ -47,30 +47,31 @@ func offset(t testing.TB, s *testredis.Server, field string) int {
 // than what the replicas had not yet received. A subscriber of the same server is told, and hears again.
 func TestFailover(t *testing.T) {
 	t.Parallel()
-	for name, start := range map[string]func(testing.TB) (url string, primary func(subject string) (*testredis.Server, []*testredis.Server)){
-		"sentinel": func(t testing.TB) (string, func(string) (*testredis.Server, []*testredis.Server)) {
+	for name, start := range map[string]func(testing.TB) (url string, primary func() (*testredis.Server, []*testredis.Server), patience func(time.Duration)){
+		"sentinel": func(t testing.TB) (string, func() (*testredis.Server, []*testredis.Server), func(time.Duration)) {
 			t.Helper()
 			s := testredis.StartSentinels(t)
-			return s.URL(), func(string) (*testredis.Server, []*testredis.Server) { return s.Primary(t), s.Servers()[1:] }
+			return s.URL(), func() (*testredis.Server, []*testredis.Server) { return s.Servers()[0], s.Servers()[1:] }, s.Patience
 		},
-		"cluster": func(t testing.TB) (string, func(string) (*testredis.Server, []*testredis.Server)) {
+		"cluster": func(t testing.TB) (string, func() (*testredis.Server, []*testredis.Server), func(time.Duration)) {
 			t.Helper()
 			c := testredis.StartCluster(t)
-			return c.URL(), func(subject string) (*testredis.Server, []*testredis.Server) {
-				p := c.Primary(t, "{"+subject+"}")
+			return c.URL(), func() (*testredis.Server, []*testredis.Server) {
+				p := c.Primary(t, "{alice}")
 				i := slices.Index(c.Nodes(), p)
 				return p, c.Nodes()[i+3 : i+4]
-			}
+			}, c.Patience
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			url, primary := start(t)
+			url, primary, patience := start(t)
+			patience(time.Hour) // until one is killed
 			s := open(t, url, redisstore.Options{})
 			x := s.Side()
 			hears := func(p *testredis.Server) bool { return len(p.Do(t, "PUBSUB", "CHANNELS", "*side/*").([]any)) > 0 }
 			e := listen(t, x, "news")
-			p, replicas := primary("alice")
+			p, replicas := primary()
 			for !hears(p) { // in a Cluster, any node may do
 				e.cancel()
 				<-e.done
@@ -124,6 +125,7 @@ func TestFailover(t *testing.T) {
 			p.Kill(t)
 			killed.Store(true)
 			close(dead)
+			patience(time.Second)
 			wait.For(t, "decisions come back", back.Load)
 			torture.AtMost(t, "until decisions come back", watch.Took().Round(time.Millisecond), 15*time.Second)
 			wait.For(t, "the limit is used up", up.Load)

@@ -18,7 +18,7 @@ import (
 // TestMovingSlots migrates a slot in one cluster.
 func TestMovingSlots(t *testing.T) {
 	t.Parallel()
-	c := steady(t)
+	c := testredis.StartPrimaries(t, 3)
 	for name, run := range map[string]func(*testing.T, *testredis.Cluster){
 		"under load": migration, "some have moved": movingSlot, "many": manyMoving, "a penalty": penaltyMoving,
 	} {
@@ -44,7 +44,7 @@ func split(t testing.TB, c *testredis.Cluster, key string) {
 	to.Do(t, "CLUSTER", "SETSLOT", slot, "IMPORTING", from.Do(t, "CLUSTER", "MYID").(string))
 	from.Do(t, "CLUSTER", "SETSLOT", slot, "MIGRATING", to.Do(t, "CLUSTER", "MYID").(string))
 	host, port, _ := strings.Cut(to.Addr(), ":")
-	from.Do(t, "MIGRATE", host, port, key, "0", "5000")
+	from.Do(t, "MIGRATE", host, port, key, "0", "60000")
 }
 
 // movingSlot takes from counters of which some have been migrated.

@@ -32,17 +32,6 @@ func takeOne(t testing.TB, s stint.Store, subject string, l stint.Limit, cost in
 	return out[0]
 }
 
-// steady returns a cluster of three servers in which none is held for dead, so that a test may pause one for as long
-// as it takes.
-func steady(t testing.TB) *testredis.Cluster {
-	t.Helper()
-	c := testredis.StartPrimaries(t, 3)
-	for _, n := range c.Nodes() {
-		n.Do(t, "CONFIG", "SET", "cluster-node-timeout", "3600000")
-	}
-	return c
-}
-
 // stuck is a cluster with an unfinished take: it has charged alice, and waits for bob, whose server is
 // paused and will deny.
 type stuck struct {
@@ -99,7 +88,7 @@ func half(t *testing.T, c *testredis.Cluster, alice stint.Limit, cost int64, pre
 // TestUndo undoes charges in one cluster, whose servers are paused and, at last, killed.
 func TestUndo(t *testing.T) {
 	t.Parallel()
-	c := steady(t)
+	c := testredis.StartPrimaries(t, 3)
 	for _, row := range []struct {
 		name string
 		run  func(*testing.T, *testredis.Cluster)
