@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/stintdev/stint"
+	"github.com/stintdev/stint/internal/test/torture"
 	"github.com/stintdev/stint/layer"
 	"github.com/stintdev/stint/storetest"
 )
@@ -25,7 +26,11 @@ func TestLeaseAlone(t *testing.T) {
 						meter := layer.NewLeaseMeter()
 						node := newLeasing(t, memory(t, nil), 4*time.Millisecond, layer.LeaseOptions{Meter: meter})
 						a, other := leaseAsk(t, text, term), leaseAsk(t, "700/3s fixed_window", term)
-						for n := range 8000 {
+						steps := 2000
+						if torture.Enabled {
+							steps *= 10
+						}
+						for n := range steps {
 							<-time.After(time.Millisecond)
 							switch n % 1000 {
 							case 300, 800: // few takes: the lease may end

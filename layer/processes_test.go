@@ -248,7 +248,7 @@ func TestLeaseProcesses(t *testing.T) {
 				t.Fatal(err)
 			}
 			leasing(6000)
-			<-time.After(5 * time.Second) // for several windows: what it holds must not be spent any more
+			<-time.After(3 * time.Second) // for several windows: what it holds must not be spent any more
 			if err := c.running[1].Process.Signal(syscall.SIGCONT); err != nil {
 				t.Fatal(err)
 			}

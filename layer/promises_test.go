@@ -395,19 +395,16 @@ func TestLocalIsNotRemembered(t *testing.T) {
 // applied is not applied again.
 func TestHalfApplied(t *testing.T) {
 	t.Parallel()
-	c := testredis.StartCluster(t)
-	for _, n := range c.Nodes() { // no replica takes over, and no server refuses, however long this takes
-		n.Do(t, "CONFIG", "SET", "cluster-node-timeout", "600000")
-	}
+	c := testredis.StartPrimaries(t, 3)
 	bob := "bob"
 	for i := 0; c.Primary(t, "{"+bob+"}") == c.Primary(t, "{alice}"); i++ {
 		bob = fmt.Sprint("bob-", i)
 	}
-	r, err := redisstore.Open(c.URL()+"?timeout=10s", redisstore.Options{})
+	r, err := redisstore.Open(c.URL()+"?timeout=30s&dial_timeout=30s", redisstore.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := must(t)(layer.Retry(r, layer.RetryOptions{Budget: 10 * time.Second}))
+	s := must(t)(layer.Retry(r, layer.RetryOptions{Budget: 30 * time.Second}))
 	both := append(ask("alice", 1000, 10), ask(bob, 1000, 10)...)
 	if _, err := storetest.Adjust(t.Context(), s, both); err != nil {
 		t.Fatal(err)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/stintdev/stint"
+	"github.com/stintdev/stint/internal/test/torture"
 	"github.com/stintdev/stint/layer"
 	"github.com/stintdev/stint/storetest"
 )
@@ -177,7 +178,11 @@ func TestLikeTheStore(t *testing.T) {
 			t.Parallel()
 			limit := parse(t, text)
 			exact := limit.Algorithm == stint.FixedWindow || limit.Algorithm == stint.SlidingWindow
-			for seed := range uint64(60) {
+			seeds := uint64(10)
+			if torture.Enabled {
+				seeds *= 10
+			}
+			for seed := range seeds {
 				synctest.Test(t, func(t *testing.T) {
 					random := rand.New(rand.NewPCG(seed, 1))
 					f, oracle := newFleet(t, 1), memory(t, nil)

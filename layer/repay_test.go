@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/stintdev/stint"
+	"github.com/stintdev/stint/internal/test/torture"
 	"github.com/stintdev/stint/layer"
 	"github.com/stintdev/stint/storetest"
 )
@@ -159,7 +160,11 @@ func TestRepaidAlways(t *testing.T) {
 	for _, text := range limits {
 		t.Run(text, func(t *testing.T) {
 			t.Parallel()
-			for seed := range uint64(100) {
+			seeds := uint64(20)
+			if torture.Enabled {
+				seeds *= 10
+			}
+			for seed := range seeds {
 				synctest.Test(t, func(t *testing.T) {
 					random := rand.New(rand.NewPCG(seed, 2))
 					some := func(most time.Duration) time.Duration {

@@ -37,7 +37,7 @@ func TestSplitStore(t *testing.T) {
 	}
 	shared := func(t testing.TB, now func() time.Time) stint.Store {
 		t.Helper()
-		return redis(t, testredis.Shared(t).URL()+"?timeout=20s&dial_timeout=20s", now)
+		return redis(t, testredis.Shared(t).URL()+"?timeout=30s&dial_timeout=30s", now)
 	}
 	for name, open := range map[string]storetest.Open{
 		"2": open(memory, alone, 2), "3": open(memory, alone, 3), "8": open(memory, alone, 8), "64": open(memory, alone, 64),
@@ -45,8 +45,14 @@ func TestSplitStore(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			storetest.RunExcept(t, open, "one key", "traces", "linearizable",
-				"script fixed_window-backwards-time.txt", "script fixed_window-changed-limit.txt", "script fixed_window-amend.txt")
+			except := []string{
+				"one key", "traces", "linearizable",
+				"script fixed_window-backwards-time.txt", "script fixed_window-changed-limit.txt", "script fixed_window-amend.txt",
+			}
+			if name != "8" {
+				except = append(except, "many asks")
+			}
+			storetest.RunExcept(t, open, except...)
 		})
 	}
 }

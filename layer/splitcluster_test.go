@@ -21,7 +21,7 @@ func TestSplitCluster(t *testing.T) {
 	cluster := testredis.SharedCluster(t)
 	const parts, units, nodes = 8, 200, 3
 	limit := stint.Limit{Algorithm: stint.FixedWindow, Max: units, Window: parse(t, "1/year").Window}
-	url := fmt.Sprintf("%s?timeout=20s&dial_timeout=20s&prefix=split%d", cluster.URL(), stores.Add(1))
+	url := fmt.Sprintf("%s?timeout=30s&dial_timeout=30s&prefix=split%d", cluster.URL(), stores.Add(1))
 	var all []*redisstore.Store
 	var passed atomic.Int64
 	var wg sync.WaitGroup
@@ -32,7 +32,7 @@ func TestSplitCluster(t *testing.T) {
 		}
 		all = append(all, base)
 		s := must(t)(layer.New(base, layer.Options{
-			Retry:   layer.RetryOptions{Budget: 20 * time.Second},
+			Retry:   layer.RetryOptions{Budget: 30 * time.Second},
 			Breaker: layer.BreakerOptions{Slow: -1, Server: base.Server},
 		}))
 		for range 4 {
@@ -78,12 +78,12 @@ func TestSplitShardDown(t *testing.T) {
 	for _, n := range cluster.Nodes() {
 		n.Do(t, "CONFIG", "SET", "cluster-require-full-coverage", "no")
 	}
-	shared, err := redisstore.Open(cluster.URL()+"?timeout=1s&dial_timeout=500ms", redisstore.Options{})
+	shared, err := redisstore.Open(cluster.URL()+"?timeout=30s&dial_timeout=30s", redisstore.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	s := must(t)(layer.New(shared, layer.Options{
-		Retry:    layer.RetryOptions{Budget: 500 * time.Millisecond}, // what is slow here is the machine
+		Retry:    layer.RetryOptions{Budget: 2 * time.Second}, // for which a server that is gone is asked again
 		Breaker:  layer.BreakerOptions{Slow: -1, Server: shared.Server},
 		Fallback: &layer.FallbackOptions{Local: memory(t, nil)},
 	}))

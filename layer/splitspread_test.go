@@ -7,6 +7,7 @@ import (
 
 	"github.com/stintdev/stint"
 	"github.com/stintdev/stint/internal/kit/slot"
+	"github.com/stintdev/stint/internal/test/torture"
 	"github.com/stintdev/stint/layer"
 )
 
@@ -18,7 +19,11 @@ func TestSplitSpread(t *testing.T) {
 	s := must(t)(layer.Split(h))
 	random := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // the same each time
 	letters := []rune("abc:/019%{} #\x00é日🦔")
-	for range 10_000 {
+	names := 1000
+	if torture.Enabled {
+		names *= 10
+	}
+	for range names {
 		subject := make([]rune, 1+random.IntN(30))
 		for i := range subject {
 			subject[i] = letters[random.IntN(len(letters))]

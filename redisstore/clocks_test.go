@@ -49,7 +49,7 @@ func TestClockStepsBack(t *testing.T) {
 	for name, urlOf := range topologies {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			url := fmt.Sprintf("%s?prefix=b%d%s", urlOf(t), stores.Add(1), slow)
+			url := fmt.Sprintf("%s?prefix=b%d", urlOf(t), stores.Add(1))
 			now := start
 			s := openURL(t, url, redisstore.Options{Now: func() time.Time { return now }})
 			// A replica whose clock is behind, and which takes over.
@@ -92,7 +92,7 @@ func TestHoldsOutliveFailover(t *testing.T) {
 	t.Parallel()
 	l := parse(t, "3/10s concurrency")
 	for _, behind := range []time.Duration{5 * time.Millisecond, time.Second, time.Hour} {
-		url := fmt.Sprintf("%s?prefix=b%d%s", testredis.Shared(t).URL(), stores.Add(1), slow)
+		url := fmt.Sprintf("%s?prefix=b%d", testredis.Shared(t).URL(), stores.Add(1))
 		now := storetest.Epoch
 		s := openURL(t, url, redisstore.Options{Now: func() time.Time { return now }})
 		replica := openURL(t, url, redisstore.Options{Now: func() time.Time { return now.Add(-behind) }})

@@ -116,7 +116,7 @@ func BenchmarkConcurrency(b *testing.B) {
 func TestDeniedWithHolds(t *testing.T) {
 	t.Parallel()
 	clock := storetest.NewClock()
-	s := openPatient(t, testredis.Shared(t).URL(), redisstore.Options{Now: clock.Now})
+	s := open(t, testredis.Shared(t).URL(), redisstore.Options{Now: clock.Now})
 	l := parse(t, "4/1h concurrency")
 	for round := range 20 {
 		a := stint.Ask{Key: stint.Key{Subject: "alice", Name: fmt.Sprint("round-", round)}, Limit: l, Cost: 2}

@@ -77,7 +77,15 @@ const (
 	laneQueue = 10_000
 )
 
-var errQueue = notApplied(fmt.Errorf("the queue is full: %d requests are waiting", laneQueue))
+// queue says how many requests of a lane may wait, and what others are told.
+type queue struct {
+	most int
+	full error
+}
+
+func newQueue(most int) *queue {
+	return &queue{most, notApplied(fmt.Errorf("the queue is full: %d requests are waiting", most))}
+}
 
 // turn says what the caller of lane.enter does next.
 type turn int
@@ -89,7 +97,7 @@ const (
 )
 
 // enter adds a request to the lane.
-func (l *lane) enter(r *request) turn {
+func (l *lane) enter(r *request, q *queue) turn {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
@@ -97,8 +105,8 @@ func (l *lane) enter(r *request) turn {
 		l.calls++
 		l.open = true
 		return leads
-	case len(l.waiting) >= laneQueue && r.ctx != nil:
-		r.err = errQueue
+	case len(l.waiting) >= q.most && r.ctx != nil:
+		r.err = q.full
 		r.done <- struct{}{}
 		return waits
 	}
@@ -173,7 +181,7 @@ func (c *call) size() (n int) {
 // start sends or queues the request, and does not wait for the reply.
 func (s *Store) start(r *request) {
 	l := s.lane(r.place)
-	switch l.enter(r) {
+	switch l.enter(r, s.queue) {
 	case waits:
 	case drains:
 		s.work.Go(func() { s.drain(l) })
@@ -222,7 +230,7 @@ func (s *Store) do(ctx context.Context, r *request) error {
 		return s.await(ctx, r)
 	}
 	l := s.lane(r.place)
-	switch l.enter(r) {
+	switch l.enter(r, s.queue) {
 	case drains:
 		s.work.Go(func() { s.drain(l) })
 		fallthrough

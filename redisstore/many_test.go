@@ -13,6 +13,8 @@ import (
 
 	"github.com/stintdev/stint"
 	"github.com/stintdev/stint/internal/test/testredis"
+	"github.com/stintdev/stint/internal/test/torture"
+	"github.com/stintdev/stint/internal/test/wait"
 	"github.com/stintdev/stint/redisstore"
 	"github.com/stintdev/stint/storetest"
 )
@@ -46,13 +48,10 @@ type pair struct {
 	clock *storetest.Clock
 }
 
-// slow is part of a URL: a busy machine may take long to answer, and to connect.
-const slow = "&timeout=30s&dial_timeout=30s"
-
 func newPair(t testing.TB, url string) *pair {
 	t.Helper()
 	clock := storetest.NewClock()
-	s := openPatient(t, url, redisstore.Options{Now: clock.Now})
+	s := open(t, url, redisstore.Options{Now: clock.Now})
 	return &pair{Store: s, spec: storetest.Spec(clock.Now), clock: clock}
 }
 
@@ -86,7 +85,7 @@ func (p *pair) both(t testing.TB, what string, asks []stint.Ask, of func(context
 }
 
 // manyOn are the deployments that these tests run on: topologies, and a ring that is changed.
-var manyOn = []string{"single", "cluster", "ring", "changed ring"}
+var manyOn = []string{"single", "cluster", "changed ring"}
 
 func manyURL(t testing.TB, name string) string {
 	t.Helper()
@@ -103,13 +102,16 @@ func TestMany(t *testing.T) {
 	for _, name := range manyOn {
 		for _, n := range []int{128, 129, 1000, redisstore.MaxAsks} {
 			for _, subjects := range []bool{false, true} {
+				if n == redisstore.MaxAsks && (name != "single" || subjects) && !torture.Enabled {
+					continue
+				}
 				t.Run(fmt.Sprintf("%s/%d/subjects=%v", name, n, subjects), func(t *testing.T) {
 					t.Parallel()
 					p := newPair(t, manyURL(t, name))
 					asks := manyAsks(n, subjects)
 					p.take(t, "the first take", asks)
 					places := []int{0, n / 2, n - 1}
-					if n > 1000 {
+					if n >= 1000 {
 						places = places[1:2] // a cluster of six servers on one machine takes its time
 					}
 					for _, i := range places {
@@ -201,6 +203,9 @@ func TestManyTogether(t *testing.T) {
 	}
 	for _, name := range manyOn {
 		for what, row := range rows {
+			if len(row.asks) > 1000 && name != "single" {
+				continue
+			}
 			t.Run(name+"/"+what, func(t *testing.T) {
 				t.Parallel()
 				p := newPair(t, manyURL(t, name))
@@ -225,7 +230,7 @@ func TestManyAtOnce(t *testing.T) {
 	for _, name := range manyOn {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			const counters, each, takers, rounds = 400, 300, 6, 8
+			const counters, each, takers, rounds = 400, 300, 6, 3
 			p := newPair(t, manyURL(t, name))
 			all := manyAsks(counters, true)
 			var mu sync.Mutex
@@ -300,7 +305,7 @@ func TestManyHoldNoOne(t *testing.T) {
 	server := testredis.Start(t)
 	server.Do(t, "CONFIG", "SET", "slowlog-max-len", "1000000")
 	server.Do(t, "CONFIG", "SET", "slowlog-log-slower-than", "0")
-	s := openURL(t, server.URL()+"?"+slow[1:], redisstore.Options{})
+	s := openURL(t, server.URL(), redisstore.Options{})
 	if _, err := storetest.Take(t.Context(), s, ask("bob", 1_000_000)); err != nil { // the server knows the script
 		t.Fatal(err)
 	}
@@ -345,19 +350,17 @@ func TestManyHoldNoOne(t *testing.T) {
 	if want := 2*redisstore.MaxAsks/128 + redisstore.MaxAsks/128 - 1; parts != want {
 		t.Errorf("%d calls of two takes of which one is undone, want %d", parts, want)
 	}
-	t.Logf("%d parts, at most %d in a row, and %d other calls", parts, longest, len(keys)-parts)
-	if longest > redisstore.MaxAsks/128*3/4 {
-		t.Errorf("%d parts in a row; want others served in between", longest)
-	}
+	t.Logf("%d parts, and %d other calls", parts, len(keys)-parts)
+	torture.AtMost(t, "parts in a row, with no other call in between", longest, redisstore.MaxAsks/128*3/4)
 }
 
 // TestManyStop stops the server during a take, which must not wait for each remaining part.
 func TestManyStop(t *testing.T) {
 	t.Parallel()
 	server := testredis.Start(t)
-	s := openURL(t, server.URL()+"?timeout=200ms", redisstore.Options{})
+	s := openURL(t, server.URL()+"?timeout=500ms&dial_timeout=30s", redisstore.Options{})
 	asks := manyAsks(redisstore.MaxAsks, true)
-	takeOne(t, s, "bob", limitOf(stint.SlidingWindow, 10), 1)
+	wait.Nil(t, "a take", func() error { _, err := storetest.Take(t.Context(), s, ask("bob", 10)); return err })
 	server.Pause(t)
 	before := s.Stats()
 	out, err := storetest.Take(t.Context(), s, asks)
@@ -370,7 +373,7 @@ func TestManyStop(t *testing.T) {
 		t.Errorf("%d calls to a server that does not answer, want 1", calls)
 	}
 	server.Kill(t)
-	eventually(t, 5*time.Second, func() error {
+	wait.Nil(t, "the server is gone", func() error {
 		if _, err := storetest.Take(t.Context(), s, asks); !errors.Is(err, stint.ErrNotApplied) {
 			return fmt.Errorf("%w; want ErrNotApplied from a server that is gone", err)
 		}
@@ -397,7 +400,7 @@ func TestManyLeft(t *testing.T) {
 		}
 		return out[0].Remaining
 	}
-	eventually(t, 5*time.Second, func() error {
+	wait.Nil(t, "the first part is charged", func() error {
 		if remaining(0) == 10 {
 			return errors.New("the first part is not charged yet")
 		}
@@ -410,7 +413,7 @@ func TestManyLeft(t *testing.T) {
 	} else if !errors.Is(err, stint.ErrUnavailable) {
 		t.Error(err)
 	}
-	eventually(t, 5*time.Second, func() error {
+	wait.Nil(t, "all is charged or nothing", func() error {
 		for i := 0; i < len(asks); i += 64 {
 			if got := remaining(i); got != want {
 				return fmt.Errorf("counter %d: %d remain, want %d", i, got, want)
@@ -418,25 +421,4 @@ func TestManyLeft(t *testing.T) {
 		}
 		return nil
 	})
-}
-
-// TestManyMovingSlot takes from counters of which some have been migrated.
-func TestManyMovingSlot(t *testing.T) {
-	t.Parallel()
-	c := testredis.StartCluster(t)
-	clock := storetest.NewClock()
-	p := &pair{
-		Store: openURL(t, c.URL()+"?"+slow[1:], redisstore.Options{Now: clock.Now}),
-		spec:  storetest.Spec(clock.Now), clock: clock,
-	}
-	asks := append(manyAsks(300, false), manyAsks(10, true)...)
-	p.take(t, "the first take", asks)
-	split(t, c, keyOf(asks[0]))
-	p.take(t, "a take of what moves", asks)
-	for _, i := range []int{0, 200, 305} {
-		denied := slices.Clone(asks)
-		denied[i].Cost = 10
-		p.take(t, fmt.Sprintf("a take that ask %d denies", i), denied)
-		p.take(t, "a look after it", looks(asks))
-	}
 }

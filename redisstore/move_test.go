@@ -13,6 +13,7 @@ import (
 
 	"github.com/stintdev/stint"
 	"github.com/stintdev/stint/internal/test/testredis"
+	"github.com/stintdev/stint/internal/test/wait"
 	"github.com/stintdev/stint/redisstore"
 	"github.com/stintdev/stint/storetest"
 )
@@ -25,7 +26,7 @@ func newChange(t testing.TB, old, now string, o redisstore.Options) change {
 	t.Helper()
 	nodes := testredis.SharedRing(t).Nodes()
 	name := strings.NewReplacer("0", nodes[0].Addr(), "1", nodes[1].Addr(), "2", nodes[2].Addr())
-	prefix := fmt.Sprintf("m%d%s", stores.Add(1), slow)
+	prefix := fmt.Sprint("m", stores.Add(1))
 	open := func(servers, more string) *redisstore.Store {
 		scheme := "redis+ring://"
 		if !strings.Contains(servers, ",") && more == "" {
@@ -229,8 +230,8 @@ func TestMoveChanges(t *testing.T) {
 		return out[0].Remaining
 	}
 	for n, l := range []stint.Limit{
-		parse(t, "100/1h fixed_window"), parse(t, "100/1h sliding_window"), parse(t, "100/100h token_bucket"),
-		parse(t, "100/1h sliding_log"), parse(t, "100/1h concurrency"),
+		parse(t, "100/1000h fixed_window"), parse(t, "100/1000h sliding_window"), parse(t, "100/2000h token_bucket"),
+		parse(t, "100/1000h sliding_log"), parse(t, "100/1000h concurrency"),
 	} {
 		a := stint.Ask{Key: stint.Key{Subject: c.movedSubject(n), Name: "api"}, Limit: l}
 		do := func(s *redisstore.Store, cost int64, charge *stint.Charge) stint.Charge {
@@ -286,7 +287,7 @@ func TestMoveChanges(t *testing.T) {
 func TestMoveHolds(t *testing.T) {
 	t.Parallel()
 	c := newChange(t, "0,1", "0,1,2", redisstore.Options{}) // by the servers' own clocks
-	a := stint.Ask{Key: stint.Key{Subject: c.movedSubject(0), Name: "api"}, Limit: parse(t, "5/1h concurrency"), Cost: 1}
+	a := stint.Ask{Key: stint.Key{Subject: c.movedSubject(0), Name: "api"}, Limit: parse(t, "5/1000h concurrency"), Cost: 1}
 	change := func(charge *stint.Charge, by int64) stint.Decision {
 		t.Helper()
 		b := a
@@ -349,8 +350,8 @@ func TestMoveNeedsBoth(t *testing.T) {
 	t.Parallel()
 	r := testredis.StartRing(t, 3)
 	n := r.Nodes()
-	s := openURL(t, fmt.Sprintf("redis+ring://%s,%s?was=%s,%s,%s%s", n[0].Addr(), n[1].Addr(), n[0].Addr(), n[1].Addr(), n[2].Addr(), slow), redisstore.Options{})
-	eventually(t, 10*time.Second, func() error { return s.Ping(t.Context()) })
+	s := openURL(t, fmt.Sprintf("redis+ring://%s,%s?was=%s,%s,%s", n[0].Addr(), n[1].Addr(), n[0].Addr(), n[1].Addr(), n[2].Addr()), redisstore.Options{})
+	wait.Nil(t, "a ping", func() error { return s.Ping(t.Context()) })
 	n[2].Kill(t)
 	failed, fine := 0, 0
 	for i := range 60 {

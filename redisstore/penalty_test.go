@@ -20,8 +20,8 @@ func penalized(t testing.TB, penalty string) []stint.Ask {
 		t.Fatal(err)
 	}
 	return []stint.Ask{
-		{Key: stint.Key{Subject: "alice", Name: "a"}, Limit: parse(t, "1/1h"), Cost: 1},
-		{Key: stint.Key{Subject: "alice", Name: "b"}, Limit: parse(t, "9/1h"), Cost: 1},
+		{Key: stint.Key{Subject: "alice", Name: "a"}, Limit: parse(t, "1/1000h"), Cost: 1},
+		{Key: stint.Key{Subject: "alice", Name: "b"}, Limit: parse(t, "9/1000h"), Cost: 1},
 		{Key: stint.Key{Subject: "alice", Name: "ban"}, Cost: 1, Penalty: p},
 	}
 }
@@ -34,7 +34,7 @@ func TestPenaltyState(t *testing.T) {
 	t.Parallel()
 	server := testredis.Start(t)
 	s := openURL(t, server.URL(), redisstore.Options{})
-	asks := penalized(t, "3/1h cooldown=1us multipliers=1,2")
+	asks := penalized(t, "3/1000h cooldown=1us multipliers=1,2")
 	if _, err := storetest.Take(t.Context(), s, asks); err != nil {
 		t.Fatal(err)
 	}
@@ -42,13 +42,14 @@ func TestPenaltyState(t *testing.T) {
 		t.Error("a penalty without violations is kept")
 	}
 	for range 10 {
+		asked := time.Now()
 		out, err := storetest.Take(t.Context(), s, asks)
 		if err != nil || out[0].Allowed || !out[1].Allowed {
 			t.Fatal(out, err)
 		}
 		ms := server.Do(t, "PTTL", banKey).(int64)
 		ttl := time.Duration(ms) * time.Millisecond
-		if ttl < out[2].ResetAfter || ttl > out[2].ResetAfter+2*time.Second {
+		if ttl < out[2].ResetAfter-time.Since(asked) || ttl > out[2].ResetAfter+2*time.Second {
 			t.Errorf("lives for %v, resets after %v", ttl, out[2].ResetAfter)
 		}
 		server.Do(t, "PERSIST", banKey)
@@ -77,35 +78,5 @@ func TestPenaltyState(t *testing.T) {
 	}
 	if out, err := storetest.Take(t.Context(), s, asks); err != nil || out[2].Remaining != 2 {
 		t.Errorf("after reset: %v, %v; want 2 violations left", out, err)
-	}
-}
-
-// TestPenaltyOfMovingSlot takes while some counters have been migrated: bans hold, though denials may not
-// count as violations meanwhile.
-func TestPenaltyOfMovingSlot(t *testing.T) {
-	t.Parallel()
-	c := testredis.StartCluster(t)
-	s := openURL(t, c.URL(), redisstore.Options{})
-	asks := penalized(t, "2/1h cooldown=1h")
-	for range 2 {
-		if _, err := storetest.Take(t.Context(), s, asks); err != nil {
-			t.Fatal(err)
-		}
-	}
-	split(t, c, keyOf(asks[0]))
-	if out, err := storetest.Take(t.Context(), s, asks); err != nil || out[0].Allowed || !out[2].Allowed || out[1].Remaining != 8 {
-		t.Fatalf("%v, %v; want a denial by the first limit", out, err)
-	}
-	// What the moving server has is decided there.
-	if out, err := storetest.Take(t.Context(), s, asks[1:]); err != nil || !out[0].Allowed || !out[1].Allowed {
-		t.Fatalf("%v, %v; want it allowed", out, err)
-	}
-	asks[1].Cost = 100
-	if out, err := storetest.Take(t.Context(), s, asks[1:]); err != nil || out[0].Allowed || out[1].Allowed {
-		t.Fatalf("%v, %v; want a ban", out, err)
-	}
-	asks[1].Cost = 1
-	if out, err := storetest.Take(t.Context(), s, asks); err != nil || out[2].Allowed || out[1].Remaining != 7 {
-		t.Fatalf("%v, %v; want the ban, and nothing charged", out, err)
 	}
 }

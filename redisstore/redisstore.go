@@ -103,6 +103,7 @@ type Options struct {
 // Store is a [stint.Store] in Redis.
 type Store struct {
 	config config
+	script script
 	now    func() time.Time // nil: the clock of Redis
 	wall   func() time.Time // to guess the current calendar window
 	skew   atomic.Int64     // microseconds by which Redis is ahead of wall
@@ -120,6 +121,7 @@ type Store struct {
 	closed bool
 	work   sync.WaitGroup
 
+	queue           *queue
 	pulse           *pulse.Pulse
 	requests, calls sync.Pool
 	stats           counts
@@ -139,7 +141,10 @@ func Open(url string, o Options) (*Store, error) {
 }
 
 func open(c config, o Options) *Store {
-	s := &Store{config: c, now: o.Now, wall: time.Now, pulse: pulse.New()}
+	s := &Store{config: c, script: byRedis, now: o.Now, wall: time.Now, pulse: pulse.New(), queue: newQueue(laneQueue)}
+	if o.Now != nil {
+		s.script = byOther()
+	}
 	lanes := 1
 	switch c.topology {
 	case cluster:

@@ -18,6 +18,8 @@ import (
 	"github.com/stintdev/stint"
 	"github.com/stintdev/stint/internal/test/testredis"
 	"github.com/stintdev/stint/internal/test/testserver"
+	"github.com/stintdev/stint/internal/test/torture"
+	"github.com/stintdev/stint/internal/test/wait"
 	"github.com/stintdev/stint/redisstore"
 	"github.com/stintdev/stint/storetest"
 )
@@ -308,8 +310,11 @@ func refund(url string) int {
 // is used than what the killed process held.
 func TestRefundsOfProcesses(t *testing.T) {
 	t.Parallel()
-	const turns = 2000
-	url := fmt.Sprintf("%s?prefix=p%d&timeout=10s&dial_timeout=10s", testredis.SharedCluster(t).URL(), stores.Add(1))
+	turns := int64(400)
+	if torture.Enabled {
+		turns = 4000
+	}
+	url := fmt.Sprintf("%s?prefix=p%d&timeout=30s&dial_timeout=30s", testredis.SharedCluster(t).URL(), stores.Add(1))
 	file := filepath.Join(t.TempDir(), "ledger")
 	l, err := testserver.Memory[ledger](file)
 	if err != nil {
@@ -321,7 +326,7 @@ func TestRefundsOfProcesses(t *testing.T) {
 	}
 	reach := func(n int64) {
 		t.Helper()
-		eventually(t, 20*time.Second, func() error {
+		wait.Nil(t, "turns", func() error {
 			if got := l.turns.Load(); got < n {
 				return fmt.Errorf("%d turns of %d", got, n)
 			}
@@ -357,7 +362,7 @@ func TestRefundsOfProcesses(t *testing.T) {
 	empty, left := 0, int64(0)
 	for _, c := range counters {
 		// What the killed process had sent may still be on its way.
-		eventually(t, 5*time.Second, func() error {
+		wait.Nil(t, "what is used was held", func() error {
 			out, err := storetest.Take(t.Context(), s, []stint.Ask{c.ask})
 			if err != nil {
 				return err

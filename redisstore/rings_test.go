@@ -14,6 +14,7 @@ import (
 
 	"github.com/stintdev/stint"
 	"github.com/stintdev/stint/internal/test/testredis"
+	"github.com/stintdev/stint/internal/test/wait"
 	"github.com/stintdev/stint/redisstore"
 	"github.com/stintdev/stint/storetest"
 )
@@ -22,7 +23,7 @@ import (
 func TestRingServers(t *testing.T) {
 	t.Parallel()
 	r := testredis.SharedRing(t)
-	s := openPatient(t, r.URL(), redisstore.Options{})
+	s := open(t, r.URL(), redisstore.Options{})
 	var want []string
 	for _, n := range r.Nodes() {
 		want = append(want, n.Addr())
@@ -60,7 +61,7 @@ func TestRingServers(t *testing.T) {
 // was admitted is what was charged, to the unit.
 func TestRingTakesTogether(t *testing.T) {
 	t.Parallel()
-	s := openPatient(t, testredis.SharedRing(t).URL(), redisstore.Options{})
+	s := open(t, testredis.SharedRing(t).URL(), redisstore.Options{})
 	const users, workers, rounds = 12, 8, 150
 	// on returns a subject on the server that has this number.
 	on := func(server int, name string) string {
@@ -103,7 +104,7 @@ func TestRingTakesTogether(t *testing.T) {
 	if all == 0 || all > 400 {
 		t.Errorf("%d admitted of 400", all)
 	}
-	eventually(t, 10*time.Second, func() error { // undos may still be under way
+	wait.Nil(t, "what is charged is what was admitted", func() error { // undos may still be under way
 		for user := range users {
 			out, err := storetest.Take(t.Context(), s, looks(asks(user)))
 			if err != nil {
@@ -127,7 +128,7 @@ func TestRingTakesTogether(t *testing.T) {
 func TestRingServerDown(t *testing.T) {
 	t.Parallel()
 	r := testredis.StartRing(t, 3)
-	s := openURL(t, r.URL()+"?"+slow[1:], redisstore.Options{})
+	s := openURL(t, r.URL(), redisstore.Options{})
 	dead := r.Nodes()[1]
 	var gone, well [][]stint.Ask
 	for i := 0; len(gone) < 10 || len(well) < 10; i++ {
@@ -138,7 +139,7 @@ func TestRingServerDown(t *testing.T) {
 			well = append(well, a)
 		}
 	}
-	eventually(t, 10*time.Second, func() error { return s.Ping(t.Context()) })
+	wait.Nil(t, "a ping", func() error { return s.Ping(t.Context()) })
 	var stop atomic.Bool
 	var takes atomic.Int64
 	var wg sync.WaitGroup
@@ -162,7 +163,7 @@ func TestRingServerDown(t *testing.T) {
 		return nil
 	}
 	dead.Kill(t)
-	eventually(t, 10*time.Second, down)
+	wait.Nil(t, "takes of the dead server's subjects fail", down)
 	before := takes.Load()
 	for _, a := range gone {
 		if _, err := storetest.Take(t.Context(), s, a); !errors.Is(err, stint.ErrUnavailable) {
@@ -178,7 +179,7 @@ func TestRingServerDown(t *testing.T) {
 		if !errors.As(err, &by) || !slices.Equal(by.FailedServers(), []string{dead.Addr()}) {
 			t.Errorf("%v; want it to blame %s", err, dead.Addr())
 		}
-		eventually(t, 10*time.Second, func() error {
+		wait.Nil(t, "nothing is charged", func() error {
 			out, err := storetest.Take(t.Context(), s, looks(both[1:]))
 			if err == nil && out[0].Remaining != 10 {
 				err = fmt.Errorf("%d remain of 10", out[0].Remaining)
@@ -186,7 +187,7 @@ func TestRingServerDown(t *testing.T) {
 			return err
 		})
 	}
-	eventually(t, 10*time.Second, func() error {
+	wait.Nil(t, "takes of others go on", func() error {
 		if n := takes.Load() - before; n < 100 {
 			return fmt.Errorf("%d takes of others", n)
 		}
@@ -199,7 +200,7 @@ func TestRingServerDown(t *testing.T) {
 		t.Error(err)
 	}
 	dead.Restart(t)
-	eventually(t, 10*time.Second, func() error { _, err := storetest.Take(t.Context(), s, gone[0]); return err })
+	wait.Nil(t, "the server decides again", func() error { _, err := storetest.Take(t.Context(), s, gone[0]); return err })
 	stop.Store(true)
 	wg.Wait()
 }
@@ -209,8 +210,8 @@ func TestRingServerDown(t *testing.T) {
 func TestRingServerHangs(t *testing.T) {
 	t.Parallel()
 	r := testredis.StartRing(t, 3)
-	s := openURL(t, r.URL()+"?"+slow[1:], redisstore.Options{})
-	eventually(t, 10*time.Second, func() error { return s.Ping(t.Context()) })
+	s := openURL(t, r.URL(), redisstore.Options{})
+	wait.Nil(t, "a ping", func() error { return s.Ping(t.Context()) })
 	r.Nodes()[1].Pause(t)
 	defer r.Nodes()[1].Resume(t)
 	hung := 0
@@ -239,7 +240,7 @@ func TestRingStartsApart(t *testing.T) {
 	r := testredis.StartRing(t, 2)
 	dead := r.Nodes()[0]
 	dead.Kill(t)
-	s := openURL(t, r.URL()+"?"+slow[1:], redisstore.Options{})
+	s := openURL(t, r.URL(), redisstore.Options{})
 	for i := range 30 {
 		a := ask(fmt.Sprint("user:", i), 10)
 		_, err := storetest.Take(t.Context(), s, a)
@@ -248,5 +249,5 @@ func TestRingStartsApart(t *testing.T) {
 		}
 	}
 	dead.Restart(t)
-	eventually(t, 10*time.Second, func() error { return s.Ping(t.Context()) })
+	wait.Nil(t, "a ping", func() error { return s.Ping(t.Context()) })
 }

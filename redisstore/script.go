@@ -5,8 +5,10 @@ import (
 	"crypto/sha1"
 	"embed"
 	"encoding/hex"
+	"maps"
 	"regexp"
 	"strings"
+	"sync"
 
 	"github.com/redis/rueidis"
 )
@@ -14,16 +16,26 @@ import (
 //go:embed lua
 var files embed.FS
 
-// script is the Lua script, and scriptSHA its name in Redis. lua/order lists its files in order.
-var script, scriptSHA = func() (text, sha string) {
+// script is the Lua script, and its name in Redis.
+type script struct{ text, sha string }
+
+var (
+	byRedis = newScript(nil)
+	// byOther is for stores whose clock is not that of Redis: their counters live for an hour longer, so that they are
+	// there for as long as that clock stands still.
+	byOther = sync.OnceValue(func() script { return newScript(map[string]string{"SPARE": "3600000"}) })
+)
+
+// newScript returns the script with these values of constants. lua/order lists its files in order.
+func newScript(values map[string]string) script {
 	var b strings.Builder
 	for name := range strings.FieldsSeq(read("order")) {
 		b.WriteString(read(name + ".lua"))
 	}
-	text = strip(inline(b.String()))
+	text := strip(inline(b.String(), values))
 	sum := sha1.Sum([]byte(text))
-	return text, hex.EncodeToString(sum[:])
-}()
+	return script{text, hex.EncodeToString(sum[:])}
+}
 
 func read(name string) string {
 	text, err := files.ReadFile("lua/" + name)
@@ -45,10 +57,10 @@ func strip(lua string) string {
 	return b.String()
 }
 
-// inline replaces named constants by their values. Their names are in capitals, and are defined
+// inline replaces named constants by their values, unless it is given others. Their names are in capitals, and are defined
 // at the beginning of a line. As Lua variables, every call would have to create them again for
 // each function that uses them.
-func inline(lua string) string {
+func inline(lua string, others map[string]string) string {
 	values := map[string]string{}
 	lua = definition.ReplaceAllStringFunc(lua, func(line string) string {
 		m := definition.FindStringSubmatch(line)
@@ -58,6 +70,7 @@ func inline(lua string) string {
 		}
 		return ""
 	})
+	maps.Copy(values, others)
 	return capitals.ReplaceAllStringFunc(lua, func(name string) string {
 		if value, ok := values[name]; ok {
 			return value
@@ -75,10 +88,10 @@ var (
 // eval sends its source.
 func (s *Store) eval(ctx context.Context, client rueidis.Client, keys []string, blob string) rueidis.RedisResult {
 	n := int64(len(keys))
-	res := client.Do(ctx, client.B().Evalsha().Sha1(scriptSHA).Numkeys(n).Key(keys...).Arg(blob).Build())
+	res := client.Do(ctx, client.B().Evalsha().Sha1(s.script.sha).Numkeys(n).Key(keys...).Arg(blob).Build())
 	if err, ok := rueidis.IsRedisErr(res.Error()); ok && err.IsNoScript() {
 		s.stats.scripts.Add(1)
-		res = client.Do(ctx, client.B().Eval().Script(script).Numkeys(n).Key(keys...).Arg(blob).Build())
+		res = client.Do(ctx, client.B().Eval().Script(s.script.text).Numkeys(n).Key(keys...).Arg(blob).Build())
 	}
 	return res
 }

@@ -8,10 +8,10 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stintdev/stint"
 	"github.com/stintdev/stint/internal/test/testredis"
+	"github.com/stintdev/stint/internal/test/wait"
 	"github.com/stintdev/stint/redisstore"
 	"github.com/stintdev/stint/storetest"
 )
@@ -38,7 +38,7 @@ func TestServers(t *testing.T) {
 		want = append(want, n.Addr())
 	}
 	slices.Sort(want)
-	eventually(t, 10*time.Second, func() error {
+	wait.Nil(t, "the servers of the cluster", func() error {
 		if got := c.Servers(); !slices.Equal(got, want) {
 			return fmt.Errorf("%v, want %v", got, want)
 		}
@@ -51,7 +51,7 @@ func TestServers(t *testing.T) {
 	}
 	for _, subject := range []string{"alice", "user:1", "user:2", "{", "}{", "ü", strings.Repeat("x", 200), ""} {
 		a := ask(subject, 10)
-		eventually(t, 10*time.Second, func() error { _, err := storetest.Take(t.Context(), c, a); return err })
+		wait.Nil(t, "a take", func() error { _, err := storetest.Take(t.Context(), c, a); return err })
 		key := string(a[0].Limit.AppendKind([]byte(c.Access().Prefix + ":" + a[0].Key.String() + ":")))
 		at := ""
 		for _, n := range cluster.Nodes()[:3] {
@@ -72,8 +72,8 @@ func TestServers(t *testing.T) {
 func TestPingDecides(t *testing.T) {
 	t.Parallel()
 	server := testredis.Start(t)
-	s := open(t, server.URL(), redisstore.Options{})
-	eventually(t, 10*time.Second, func() error { return s.Ping(t.Context()) })
+	s := open(t, server.URL()+"?timeout=1s&dial_timeout=30s", redisstore.Options{}) // for which it tries again
+	wait.Nil(t, "a ping", func() error { return s.Ping(t.Context()) })
 	for name, c := range map[string]struct{ begin, end []string }{
 		"out of memory": {[]string{"CONFIG", "SET", "maxmemory", "1"}, []string{"CONFIG", "SET", "maxmemory", "0"}},
 		"read-only":     {[]string{"REPLICAOF", "127.0.0.1", "1"}, []string{"REPLICAOF", "NO", "ONE"}},
@@ -84,10 +84,10 @@ func TestPingDecides(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 		server.Do(t, c.end...)
-		eventually(t, 10*time.Second, func() error { return s.Ping(t.Context()) })
+		wait.Nil(t, "a ping", func() error { return s.Ping(t.Context()) })
 	}
 	// What pings leave behind expires.
-	eventually(t, 10*time.Second, func() error {
+	wait.Nil(t, "no keys", func() error {
 		if n := server.Do(t, "DBSIZE"); n != int64(0) {
 			return fmt.Errorf("%v keys are left", n)
 		}

@@ -14,6 +14,8 @@ import (
 
 	"github.com/stintdev/stint"
 	"github.com/stintdev/stint/internal/test/testredis"
+	"github.com/stintdev/stint/internal/test/torture"
+	"github.com/stintdev/stint/internal/test/wait"
 	"github.com/stintdev/stint/redisstore"
 	"github.com/stintdev/stint/storetest"
 )
@@ -28,12 +30,13 @@ func TestTTL(t *testing.T) {
 	t.Parallel()
 	server := testredis.Start(t)
 	s := openURL(t, server.URL(), redisstore.Options{})
+	var asked time.Time // when the last call was made
 	ttl := func(key string) time.Duration {
 		ms := server.Do(t, "PTTL", key).(int64)
 		return time.Duration(ms) * time.Millisecond
 	}
 	for _, text := range []string{
-		"2/1h", "2/1h fixed_window", "2/1h sliding_log", "2/1h token_bucket", "2/1h burst=1 leaky_bucket", "2/day",
+		"2/1000h", "2/1000h fixed_window", "2/1000h sliding_log", "2/1000h token_bucket", "2/1000h burst=1 leaky_bucket", "2/year",
 	} {
 		l, err := stint.ParseLimit(text)
 		if err != nil {
@@ -51,11 +54,12 @@ func TestTTL(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if got := ttl(key); got < reset || got > reset+2*time.Second {
+			if got := ttl(key); got < reset-time.Since(asked) || got > reset+2*time.Second {
 				t.Errorf("%s, %s: lives for %v, resets after %v", text, what, got, reset)
 			}
 		}
 		for i := range 4 { // two pass, two are denied
+			asked = time.Now()
 			out, err := storetest.Take(t.Context(), s, []stint.Ask{a})
 			if err != nil || out[0].Allowed != (i < 2) {
 				t.Fatal(text, out, err)
@@ -70,6 +74,7 @@ func TestTTL(t *testing.T) {
 			"adjust":            func() ([]stint.Decision, error) { return storetest.Adjust(t.Context(), s, []stint.Ask{a}) },
 			"take with another": func() ([]stint.Decision, error) { return storetest.Take(t.Context(), s, append(ask("bob", 100), a)) },
 		} {
+			asked = time.Now()
 			out, err := call()
 			if err != nil {
 				t.Fatal(err)
@@ -84,6 +89,7 @@ func TestTTL(t *testing.T) {
 		many := a
 		many.Limit.Max = 10_000
 		for range 2 {
+			asked = time.Now()
 			out, err := storetest.Take(t.Context(), s, append(ask("bob", 10_000), many))
 			if err != nil || !out[1].Allowed {
 				t.Fatal(text, out, err)
@@ -199,7 +205,11 @@ func TestLongLogs(t *testing.T) {
 			store := open(t, testredis.Shared(t).URL(), redisstore.Options{Now: clock.Now})
 			spec := storetest.Spec(clock.Now)
 			r := rand.New(rand.NewPCG(uint64(max), 1))
-			for step := range 8000 {
+			steps := 2000 + int(max)
+			if torture.Enabled {
+				steps *= 10
+			}
+			for step := range steps {
 				l := stint.Limit{Algorithm: stint.SlidingLog, Max: max, Window: stint.Every(time.Second)}
 				switch r.IntN(200) {
 				case 0:
@@ -266,32 +276,37 @@ func TestSlots(t *testing.T) {
 	}
 }
 
-// TestSharedCalls takes from one counter on many goroutines. They share calls, but each gets a different
-// Remaining.
+// TestSharedCalls takes from one counter on many goroutines, while the server does not answer. They share calls, but
+// each gets a different Remaining.
 func TestSharedCalls(t *testing.T) {
 	t.Parallel()
-	s := open(t, testredis.Shared(t).URL(), redisstore.Options{})
-	const limit, takers = 5000, 64
+	server := testredis.Start(t)
+	s := openURL(t, server.URL(), redisstore.Options{})
+	const takers = 200
+	if _, err := storetest.Take(t.Context(), s, ask("alice", takers+1)); err != nil {
+		t.Fatal(err)
+	}
+	before := s.Stats()
+	server.Pause(t)
 	var mu sync.Mutex
 	var remaining []int64
 	var wg sync.WaitGroup
 	for range takers {
 		wg.Go(func() {
-			for {
-				out, err := storetest.Take(t.Context(), s, ask("alice", limit))
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				if !out[0].Allowed {
-					return
-				}
-				mu.Lock()
-				remaining = append(remaining, out[0].Remaining)
-				mu.Unlock()
+			out, err := storetest.Take(context.Background(), s, ask("alice", takers+1))
+			if err != nil {
+				t.Error(err)
+				return
 			}
+			mu.Lock()
+			remaining = append(remaining, out[0].Remaining)
+			mu.Unlock()
 		})
 	}
+	wait.For(t, "all are on their way, or wait", func() bool {
+		return redisstore.Waiting(s, &ask("alice", 1)[0])+int(s.Stats().Requests-before.Requests) == takers
+	})
+	server.Resume(t)
 	wg.Wait()
 	slices.Sort(remaining)
 	for i, n := range remaining {
@@ -299,7 +314,7 @@ func TestSharedCalls(t *testing.T) {
 			t.Fatalf("%d takers: the one after %d was told that %d remain", len(remaining), i, n)
 		}
 	}
-	if st := s.Stats(); len(remaining) != limit || st.Calls > st.Requests/4 {
-		t.Errorf("%d admitted of %d, in %d calls for %d requests; want at most a quarter", len(remaining), limit, st.Calls, st.Requests)
+	if calls := s.Stats().Calls - before.Calls; calls > takers/10 {
+		t.Errorf("%d calls for %d takes", calls, takers)
 	}
 }

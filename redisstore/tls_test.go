@@ -38,11 +38,7 @@ func TestDocumentedScan(t *testing.T) {
 		t.Fatal("docs/redis.md has no redis-cli --scan")
 	}
 	server := testredis.Start(t)
-	s, err := redisstore.Open(server.URL(), redisstore.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close()
+	s := openURL(t, server.URL(), redisstore.Options{})
 	for _, subject := range []string{"user:42", "user:421"} {
 		if _, err := storetest.Take(t.Context(), s, []stint.Ask{{Key: stint.Key{Subject: subject, Name: "api"}, Limit: stint.PerMinute(1), Cost: 1}}); err != nil {
 			t.Fatal(err)
@@ -60,15 +56,10 @@ func suiteAs(t *testing.T, user, url string) {
 	scheme, rest, _ := strings.Cut(url, "://")
 	open := func(t testing.TB, now func() time.Time) stint.Store {
 		t.Helper()
-		s, err := redisstore.Open(fmt.Sprintf("%s://%s:PASSWORD@%s&prefix=rl:%d%s", scheme, user, rest, stores.Add(1), slow), redisstore.Options{Now: now})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { s.Close() })
-		return s
+		return openURL(t, fmt.Sprintf("%s://%s:PASSWORD@%s&prefix=rl:%d", scheme, user, rest, stores.Add(1)), redisstore.Options{Now: now})
 	}
 	// Which commands are sent does not depend on how often, nor by how many callers at once.
-	storetest.RunExcept(t, open, "traces", "one key", "hierarchies", "linearizable")
+	storetest.RunExcept(t, open, "traces", "one key", "hierarchies", "linearizable", "many asks")
 }
 
 // TestTLS runs the suite over TLS with a client certificate, as a user with only the documented ACL rules.
@@ -86,7 +77,7 @@ func TestRingTLS(t *testing.T) {
 	t.Parallel()
 	server := testredis.StartTLS(t)
 	_, port, _ := strings.Cut(server.Addr(), ":")
-	s := openURL(t, fmt.Sprintf("rediss+ring://localhost:%s,127.0.0.1:%s/3?tls_ca=%s&tls_server_name=localhost%s", port, port, server.CAFile, slow), redisstore.Options{})
+	s := openURL(t, fmt.Sprintf("rediss+ring://localhost:%s,127.0.0.1:%s/3?tls_ca=%s&tls_server_name=localhost", port, port, server.CAFile), redisstore.Options{})
 	for i := range 20 {
 		if _, err := storetest.Take(t.Context(), s, ask(fmt.Sprint("user:", i), 10)); err != nil {
 			t.Fatal(err)
@@ -102,19 +93,19 @@ func TestACL(t *testing.T) {
 	t.Parallel()
 	t.Run("cluster", func(t *testing.T) {
 		t.Parallel()
-		c := testredis.StartCluster(t)
+		c := testredis.SharedCluster(t)
 		allow(t, "limiter", c.Nodes()...)
 		suiteAs(t, "limiter", c.URL()+"?client_name=test")
 	})
 	t.Run("ring", func(t *testing.T) {
 		t.Parallel()
-		r := testredis.StartRing(t, 3)
+		r := testredis.SharedRing(t)
 		allow(t, "limiter", r.Nodes()...)
 		suiteAs(t, "limiter", r.URL()+"?client_name=test&db=2")
 	})
 	t.Run("sentinel", func(t *testing.T) {
 		t.Parallel()
-		s := testredis.StartSentinels(t)
+		s := testredis.SharedSentinels(t)
 		allow(t, "stint", s.Servers()...)
 		allow(t, "stint-sentinel", s.Nodes()...)
 		suiteAs(t, "stint", s.URL()+"?client_name=test&db=2&sentinel_user=stint-sentinel&sentinel_password=PASSWORD")
@@ -126,7 +117,7 @@ func TestSocket(t *testing.T) {
 	t.Parallel()
 	socket := filepath.Join(t.TempDir(), "redis.sock")
 	testredis.Start(t, "--unixsocket", socket)
-	s := openURL(t, "redis://nowhere.invalid?socket="+socket+slow, redisstore.Options{})
+	s := openURL(t, "redis://nowhere.invalid?socket="+socket, redisstore.Options{})
 	if d, err := storetest.Take(t.Context(), s, ask("user:1", 10)); err != nil || !d[0].Allowed {
 		t.Errorf("%v, %v", d, err)
 	}
@@ -141,7 +132,7 @@ func TestAnyName(t *testing.T) {
 		"?tls_ca=" + server.CAFile + "&tls_server_name=other.example&tls_any_name=true": true,
 		"?tls_ca=" + other.CAFile + "&tls_any_name=true":                                false,
 	} {
-		s := openURL(t, server.URL()+query+slow, redisstore.Options{})
+		s := openURL(t, server.URL()+query, redisstore.Options{})
 		if _, err := storetest.Take(t.Context(), s, ask("user:1", 10)); (err == nil) != want {
 			t.Errorf("%s: %v", query, err)
 		}

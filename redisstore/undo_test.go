@@ -3,13 +3,12 @@ package redisstore_test
 import (
 	"context"
 	"errors"
-	"fmt"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/stintdev/stint"
 	"github.com/stintdev/stint/internal/test/testredis"
+	"github.com/stintdev/stint/internal/test/wait"
 	"github.com/stintdev/stint/redisstore"
 	"github.com/stintdev/stint/storetest"
 )
@@ -37,67 +36,72 @@ func takeOne(t testing.TB, s stint.Store, subject string, l stint.Limit, cost in
 // paused and will deny.
 type stuck struct {
 	clock *storetest.Clock
+	store *redisstore.Store // that takes
 	other *redisstore.Store // someone else's
 	alice stint.Limit
-	free  func() // lets bob deny, and waits until the charge is undone
+	deaf  *testredis.Server // bob's
+	done  chan error        // receives the error of the take
+	leave func()            // makes the caller of the take leave
+	free  func()            // lets bob deny, and waits until the charge is undone
 }
 
 func half(t *testing.T, c *testredis.Cluster, alice stint.Limit, cost int64, prepare func(*stuck)) *stuck {
 	t.Helper()
-	bob := "bob"
-	for i := 0; c.Primary(t, "{"+bob+"}") == c.Primary(t, "{alice}"); i++ {
-		bob = fmt.Sprint("bob-", i)
+	bob := elsewhere(t, c, "bob", "alice")
+	url, clock := addPrefix(c.URL()), storetest.NewClock()
+	h := &stuck{
+		clock: clock, alice: alice, deaf: c.Primary(t, "{"+bob+"}"), done: make(chan error, 1),
+		store: openURL(t, url, redisstore.Options{Now: clock.Now}), other: openURL(t, url, redisstore.Options{Now: clock.Now}),
 	}
-	deaf := c.Primary(t, "{"+bob+"}")
-	clock := storetest.NewClock()
-	prefix := fmt.Sprintf("?timeout=5s&prefix=u%d", stores.Add(1))
-	var both [2]*redisstore.Store
-	for i := range both {
-		var err error
-		if both[i], err = redisstore.Open(c.URL()+prefix, redisstore.Options{Now: clock.Now}); err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { both[i].Close() })
-	}
-	h := &stuck{clock: clock, other: both[1], alice: alice}
 	once := parse(t, "1/1000h")
 	takeOne(t, h.other, bob, once, 1)
+	takeOne(t, h.store, bob, once, 0) // it is connected
 	if prepare != nil {
 		prepare(h)
 	}
 	left := takeOne(t, h.other, "alice", alice, 0).Remaining
-	deaf.Pause(t)
-	done := make(chan error, 1)
+	ctx, leave := context.WithCancel(t.Context())
+	t.Cleanup(leave)
+	h.leave = leave
+	h.deaf.Pause(t)
 	go func() {
-		out, err := storetest.Take(t.Context(), both[0], []stint.Ask{
+		out, err := storetest.Take(ctx, h.store, []stint.Ask{
 			{Key: stint.Key{Subject: "alice", Name: "api"}, Limit: alice, Cost: cost},
 			{Key: stint.Key{Subject: bob, Name: "api"}, Limit: once, Cost: 1},
 		})
 		if err == nil && out[1].Allowed {
 			err = errors.New("bob was admitted twice")
 		}
-		done <- err
+		h.done <- err
 	}()
-	eventually(t, 3*time.Second, func() error {
-		if takeOne(t, h.other, "alice", alice, 0).Remaining == left {
-			return errors.New("alice is not charged yet")
-		}
-		return nil
-	})
+	wait.For(t, "alice is charged", func() bool { return takeOne(t, h.other, "alice", alice, 0).Remaining < left })
 	h.free = func() {
 		t.Helper()
-		deaf.Resume(t)
-		if err := <-done; err != nil {
+		h.deaf.Resume(t)
+		if err := <-h.done; err != nil {
 			t.Fatal(err)
 		}
 	}
 	return h
 }
 
-// TestUndoLate undoes a charge after it has recovered and others have charged: their charges must stay.
-func TestUndoLate(t *testing.T) {
+// TestUndo undoes charges in one cluster, whose servers are paused and, at last, killed.
+func TestUndo(t *testing.T) {
 	t.Parallel()
-	c := testredis.StartCluster(t)
+	c := testredis.StartPrimaries(t, 3)
+	for _, row := range []struct {
+		name string
+		run  func(*testing.T, *testredis.Cluster)
+	}{
+		{"late", undoLate}, {"part", undoPart}, {"twin", undoTwin}, {"left", undoLeft}, {"does not hold", undoDoesNotHold}, {"kept", undoKept},
+	} {
+		t.Run(row.name, func(t *testing.T) { row.run(t, c) }) //nolint:paralleltest // they pause the same servers
+	}
+}
+
+// undoLate undoes a charge after it has recovered and others have charged: their charges must stay.
+func undoLate(t *testing.T, c *testredis.Cluster) {
+	t.Helper()
 	for text, later := range map[string]time.Duration{
 		"1/1m fixed_window":            time.Minute,
 		"1/1m":                         2 * time.Minute,
@@ -116,10 +120,9 @@ func TestUndoLate(t *testing.T) {
 	}
 }
 
-// TestUndoPart undoes a charge that has partly recovered, or that is among others.
-func TestUndoPart(t *testing.T) {
-	t.Parallel()
-	c := testredis.StartCluster(t)
+// undoPart undoes a charge that has partly recovered, or that is among others.
+func undoPart(t *testing.T, c *testredis.Cluster) {
+	t.Helper()
 	for _, row := range []struct {
 		limit string
 		later time.Duration
@@ -144,10 +147,10 @@ func TestUndoPart(t *testing.T) {
 	}
 }
 
-// TestUndoTwin undoes a charge on a log that looks the same as before, but is not.
-func TestUndoTwin(t *testing.T) {
-	t.Parallel()
-	h := half(t, testredis.StartCluster(t), parse(t, "20/1m sliding_log"), 1, func(h *stuck) {
+// undoTwin undoes a charge on a log that looks the same as before, but is not.
+func undoTwin(t *testing.T, c *testredis.Cluster) {
+	t.Helper()
+	h := half(t, c, parse(t, "20/1m sliding_log"), 1, func(h *stuck) {
 		takeOne(t, h.other, "alice", h.alice, 10)
 		h.clock.Add(10 * time.Second)
 	})
@@ -164,135 +167,46 @@ func TestUndoTwin(t *testing.T) {
 	}
 }
 
-// split starts the migration of alice's slot, and migrates one of her counters.
-func split(t testing.TB, c *testredis.Cluster, key string) {
+// undoLeft has the caller leave, and undoes the charge all the same.
+func undoLeft(t *testing.T, c *testredis.Cluster) {
 	t.Helper()
-	from, to := c.Primary(t, "{alice}"), c.Nodes()[0]
-	if to == from {
-		to = c.Nodes()[1]
+	h := half(t, c, parse(t, "10/1m"), 1, nil)
+	h.leave()
+	if err := <-h.done; !errors.Is(err, stint.ErrUnavailable) || !errors.Is(err, context.Canceled) {
+		t.Errorf("take: %v; want ErrUnavailable, because the caller has left", err)
 	}
-	slot := fmt.Sprint(from.Do(t, "CLUSTER", "KEYSLOT", "{alice}"))
-	to.Do(t, "CLUSTER", "SETSLOT", slot, "IMPORTING", from.Do(t, "CLUSTER", "MYID").(string))
-	from.Do(t, "CLUSTER", "SETSLOT", slot, "MIGRATING", to.Do(t, "CLUSTER", "MYID").(string))
-	host, port, _ := strings.Cut(to.Addr(), ":")
-	from.Do(t, "MIGRATE", host, port, key, "0", "5000")
-}
-
-// TestMovingSlot takes from counters of which some have been migrated.
-func TestMovingSlot(t *testing.T) {
-	t.Parallel()
-	c := testredis.StartCluster(t)
-	s := openURL(t, c.URL(), redisstore.Options{})
-	l, once := parse(t, "20/1h"), parse(t, "1/1h")
-	asks := []stint.Ask{
-		{Key: stint.Key{Subject: "alice", Name: "a"}, Limit: l, Cost: 1},
-		{Key: stint.Key{Subject: "alice", Name: "b"}, Limit: l, Cost: 1},
-		{Key: stint.Key{Subject: "alice", Name: "a"}, Limit: parse(t, "20/1h token_bucket"), Cost: 1},
-	}
-	takeOne(t, s, "bob", once, 1)
-	if _, err := storetest.Take(t.Context(), s, asks); err != nil {
-		t.Fatal(err)
-	}
-	split(t, c, keyOf(asks[0]))
-	// Denied elsewhere, so nothing is charged here.
-	out, err := storetest.Take(t.Context(), s, append(asks, stint.Ask{Key: stint.Key{Subject: "bob", Name: "api"}, Limit: once, Cost: 1}))
-	if err != nil || out[3].Allowed {
-		t.Fatal(out, err)
-	}
-	for i, a := range asks {
-		if out[i].Remaining != 19 || !out[i].Allowed {
-			t.Errorf("ask %d is told that %d remain, want 19", i, out[i].Remaining)
-		}
-		a.Cost = 0
-		if out, err := storetest.Take(t.Context(), s, []stint.Ask{a}); err != nil || out[0].Remaining != 19 {
-			t.Errorf("ask %d: %v, %v; want 19 remaining", i, out, err)
-		}
-	}
-	if out, err = storetest.Take(t.Context(), s, asks); err != nil || out[0].Remaining != 18 || out[1].Remaining != 18 {
-		t.Errorf("%v, %v; want 18 remaining", out, err)
-	}
-	if err := s.Reset(t.Context(), []stint.Ask{asks[0], asks[2]}); err != nil {
-		t.Errorf("reset: %v", err)
-	}
-	if out, err = storetest.Take(t.Context(), s, asks); err != nil || out[0].Remaining != 19 || out[1].Remaining != 17 || out[2].Remaining != 19 {
-		t.Errorf("after reset: %v, %v", out, err)
+	h.deaf.Resume(t)
+	wait.For(t, "alice has her unit back", func() bool { return takeOne(t, h.other, "alice", h.alice, 0).Remaining == 10 })
+	if n := h.store.Stats().Undone; n != 1 {
+		t.Errorf("%d undone, want 1", n)
 	}
 }
 
-// TestUndoDoesNotHold denies a take whose undo takes longer than the caller waits.
-func TestUndoDoesNotHold(t *testing.T) {
-	t.Parallel()
-	c := testredis.StartCluster(t)
-	bob := "bob"
-	for i := 0; c.Primary(t, "{"+bob+"}") == c.Primary(t, "{alice}"); i++ {
-		bob = fmt.Sprint("bob-", i)
+// undoDoesNotHold denies a take whose undo takes longer than the caller waits.
+func undoDoesNotHold(t *testing.T, c *testredis.Cluster) {
+	t.Helper()
+	h := half(t, c, parse(t, "20/1h"), 1, nil)
+	alices := c.Primary(t, "{alice}")
+	alices.Pause(t)
+	h.deaf.Resume(t)
+	wait.For(t, "the undo is under way", func() bool { return h.store.Stats().Undone == 1 })
+	h.leave()
+	err := <-h.done
+	if n := h.store.Stats().Kept; n != 0 {
+		t.Error("the caller had to wait until the undo had failed")
 	}
-	s := openURL(t, c.URL()+"?timeout=5s", redisstore.Options{})
-	l, once := parse(t, "20/1h"), parse(t, "1/1h")
-	takeOne(t, s, bob, once, 1)
-	takeOne(t, s, "alice", l, 0)
-	// The pause lets through what is on its way to alice, and not the undo.
-	slow, deaf := c.Primary(t, "{"+bob+"}"), c.Primary(t, "{alice}")
-	slow.Pause(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 700*time.Millisecond)
-	defer cancel()
-	took := make(chan time.Duration, 1)
-	go func() {
-		start := time.Now()
-		_, err := storetest.Take(ctx, s, []stint.Ask{
-			{Key: stint.Key{Subject: "alice", Name: "api"}, Limit: l, Cost: 1},
-			{Key: stint.Key{Subject: bob, Name: "api"}, Limit: once, Cost: 1},
-		})
-		only(t, err)
-		took <- time.Since(start)
-	}()
-	eventually(t, 3*time.Second, func() error {
-		if takeOne(t, s, "alice", l, 0).Remaining == 20 {
-			return errors.New("alice is not charged yet")
-		}
-		return nil
-	})
-	deaf.Pause(t)
-	slow.Resume(t)
-	d := <-took
-	deaf.Resume(t)
-	if d > 2*time.Second {
-		t.Errorf("a take with a deadline of 700ms took %v", d)
-	}
+	alices.Resume(t)
+	only(t, err)
 }
 
-// TestKept has a charge that cannot be undone, because its server is down.
-func TestKept(t *testing.T) {
-	t.Parallel()
-	c := testredis.StartCluster(t)
-	bob := "bob"
-	for i := 0; c.Primary(t, "{"+bob+"}") == c.Primary(t, "{alice}"); i++ {
-		bob = fmt.Sprint("bob-", i)
-	}
-	s := openURL(t, c.URL()+"?timeout=1s", redisstore.Options{})
-	l, once := parse(t, "20/1h"), parse(t, "1/1h")
-	takeOne(t, s, bob, once, 1)
-	takeOne(t, s, "alice", l, 0)
-	slow, lost := c.Primary(t, "{"+bob+"}"), c.Primary(t, "{alice}")
-	slow.Pause(t)
-	done := make(chan error, 1)
-	go func() {
-		_, err := storetest.Take(t.Context(), s, []stint.Ask{
-			{Key: stint.Key{Subject: "alice", Name: "api"}, Limit: l, Cost: 1},
-			{Key: stint.Key{Subject: bob, Name: "api"}, Limit: once, Cost: 1},
-		})
-		done <- err
-	}()
-	eventually(t, 3*time.Second, func() error {
-		if takeOne(t, s, "alice", l, 0).Remaining == 20 {
-			return errors.New("alice is not charged yet")
-		}
-		return nil
-	})
-	lost.Kill(t)
-	slow.Resume(t)
-	only(t, <-done)
-	if st := s.Stats(); st.Undone != 1 || st.Kept != 1 {
+// undoKept has a charge that cannot be undone, because its server is down.
+func undoKept(t *testing.T, c *testredis.Cluster) {
+	t.Helper()
+	h := half(t, c, parse(t, "20/1h"), 1, nil)
+	c.Primary(t, "{alice}").Kill(t)
+	h.deaf.Resume(t)
+	only(t, <-h.done)
+	if st := h.store.Stats(); st.Undone != 1 || st.Kept != 1 {
 		t.Errorf("%+v; want one charge that could not be undone", st)
 	}
 }
@@ -315,34 +229,35 @@ func TestNoSubject(t *testing.T) {
 	}
 }
 
-// TestShortDeadlines has one caller give up, and another that does not.
+// TestShortDeadlines has callers give up, and another that does not.
 func TestShortDeadlines(t *testing.T) {
 	t.Parallel()
 	server := testredis.Start(t)
-	s := openURL(t, server.URL()+"?timeout=5s", redisstore.Options{})
+	s := openURL(t, server.URL(), redisstore.Options{})
 	if _, err := storetest.Take(t.Context(), s, ask("alice", 100)); err != nil {
 		t.Fatal(err)
 	}
-	server.Do(t, "CLIENT", "PAUSE", "400", "ALL")
+	server.Pause(t)
 	patient := make(chan error, 1)
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond)
-	defer cancel()
 	go func() {
 		_, err := storetest.Take(context.Background(), s, ask("bob", 100))
 		patient <- err
 	}()
-	if _, err := storetest.Take(ctx, s, ask("alice", 100)); !errors.Is(err, stint.ErrUnavailable) {
-		t.Errorf("who gives up: %v; want ErrUnavailable", err)
+	short, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond)
+	defer cancel()
+	late, leave := context.WithTimeout(t.Context(), 20*time.Second) // sooner than the store gives up
+	defer leave()
+	for ctx, want := range map[context.Context]error{short: context.DeadlineExceeded, late: context.Canceled} {
+		if ctx == late {
+			time.AfterFunc(20*time.Millisecond, leave)
+		}
+		if _, err := storetest.Take(ctx, s, ask("alice", 100)); !errors.Is(err, stint.ErrUnavailable) || !errors.Is(err, want) {
+			t.Errorf("%v; want ErrUnavailable because of %v", err, want)
+		}
 	}
+	server.Resume(t)
 	if err := <-patient; err != nil {
 		t.Errorf("who waits: %v", err)
-	}
-	server.Do(t, "CLIENT", "PAUSE", "3000", "ALL")
-	late, leave := context.WithTimeout(t.Context(), 3*time.Second)
-	time.AfterFunc(20*time.Millisecond, leave)
-	start := time.Now()
-	if _, err := storetest.Take(late, s, ask("alice", 100)); !errors.Is(err, stint.ErrUnavailable) || time.Since(start) > time.Second {
-		t.Errorf("who leaves after 20ms: %v after %v", err, time.Since(start))
 	}
 }
 

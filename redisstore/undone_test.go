@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -14,6 +13,8 @@ import (
 
 	"github.com/stintdev/stint"
 	"github.com/stintdev/stint/internal/test/testredis"
+	"github.com/stintdev/stint/internal/test/torture"
+	"github.com/stintdev/stint/internal/test/wait"
 	"github.com/stintdev/stint/layer"
 	"github.com/stintdev/stint/memstore"
 	"github.com/stintdev/stint/redisstore"
@@ -127,12 +128,19 @@ func TestUndoKeepsBuckets(t *testing.T) {
 	t.Parallel()
 	c := testredis.SharedCluster(t)
 	caller := elsewhere(t, c, "caller", "tenant")
+	callers := []int{48}
+	if torture.Enabled {
+		callers = []int{4, 48}
+	}
 	for _, text := range []string{"1000/1s token_bucket", "1000/1s", "1000/1s fixed_window"} {
-		for _, bad := range []int{4, 48} {
+		for _, bad := range callers {
 			for _, layered := range []bool{false, true} {
+				if layered && text != "1000/1s token_bucket" && !torture.Enabled {
+					continue
+				}
 				t.Run(fmt.Sprintf("%s/%d callers/layers=%v", text, bad, layered), func(t *testing.T) { //nolint:paralleltest // they would measure each other
 					clock := storetest.NewClock()
-					var s stint.Store = openPatient(t, c.URL(), redisstore.Options{Now: ticking(clock)})
+					var s stint.Store = open(t, c.URL(), redisstore.Options{Now: ticking(clock)})
 					if layered {
 						s = layers(t, s, clock)
 					}
@@ -141,24 +149,21 @@ func TestUndoKeepsBuckets(t *testing.T) {
 						tenant: stint.Ask{Key: stint.Key{Subject: "tenant", Name: "api"}, Limit: parse(t, text), Cost: 1},
 						good:   stint.Ask{Key: stint.Key{Subject: caller, Name: "good"}, Limit: parse(t, "1000000/1000h"), Cost: 1},
 					}
-					start := time.Now()
 					h.run(t, bad, layered)
 					share := float64(h.wrong) / float64(h.asked) * 100
 					left := takeOne(t, s, "tenant", h.tenant.Limit, 0).Remaining
 					want := h.takeIdeal(clock.Now(), 0).Remaining
 					t.Logf("%d good requests, %d bad ones: %d denied wrongly (%.2f %%), %d admitted beyond the limit; %d remain, %d without the bad callers",
 						h.asked, h.hammered.Load(), h.wrong, share, h.over, left, want)
-					if layered && share > 2 { // at most 0.2 % on a quiet machine
-						t.Errorf("%.2f %% denied wrongly, want at most 2 %%", share)
-					}
-					if time.Since(start) > 2*time.Second {
-						return // Redis has dropped counters by its own clock
+					if layered {
+						torture.AtMost(t, "percent denied wrongly", share, 2) // 0.2 on a quiet machine
 					}
 					// A call that read the clock before a turn, and came after another of that turn, has set
-					// it back by a millisecond. Redis' own clock does not.
-					const slack = 3
-					if h.over > slack || left < want || left > want+slack {
-						t.Errorf("%d admitted beyond the limit; %d remain, want %d", h.over, left, want)
+					// it back by a millisecond, or more on a busy machine. Redis' own clock does not.
+					torture.AtMost(t, "admitted beyond the limit", h.over, 3)
+					torture.AtMost(t, "units too many that remain", left-want, 3)
+					if left < want {
+						t.Errorf("%d remain, want %d", left, want)
 					}
 				})
 			}
@@ -204,8 +209,11 @@ func (h *hammered) run(t testing.TB, bad int, layered bool) {
 			}
 		})
 	}
-	const requests = 1500
-	for start := time.Now(); h.asked < requests && (layered || h.asked < 200 || time.Since(start) < 200*time.Millisecond); h.next() {
+	requests := 300
+	if layered {
+		requests = 1500
+	}
+	for ; h.asked < requests; h.next() {
 		if err := h.ask(ctx); err != nil {
 			errs <- err
 			break
@@ -242,14 +250,18 @@ func (h *hammered) await(turn int64) {
 // gives nothing back after it.
 func TestResetRacesUndo(t *testing.T) {
 	t.Parallel()
-	const capacity, takers, rounds = 50, 24, 3
+	const capacity, takers = 50, 24
+	rounds := 1
+	if torture.Enabled {
+		rounds = 10
+	}
 	c := testredis.SharedCluster(t)
 	caller := elsewhere(t, c, "caller", "tenant")
 	for _, text := range []string{"50/1000h fixed_window", "50/1000h", "50/1000h token_bucket", "50/1000h burst=49 leaky_bucket", "50/1000h sliding_log", "50/1000h concurrency"} {
 		t.Run(text, func(t *testing.T) {
 			t.Parallel()
 			prefix := fmt.Sprint("reset", stores.Add(1))
-			s := openURL(t, c.URL()+"?prefix="+prefix+slow, redisstore.Options{})
+			s := openURL(t, c.URL()+"?prefix="+prefix, redisstore.Options{})
 			used := stint.Ask{Key: stint.Key{Subject: caller, Name: "used"}, Limit: parse(t, "1/1000h"), Cost: 1}
 			if _, err := storetest.Take(t.Context(), s, []stint.Ask{used}); err != nil {
 				t.Fatal(err)
@@ -265,7 +277,7 @@ func TestResetRacesUndo(t *testing.T) {
 				)
 				for i := range takers {
 					wg.Go(func() {
-						for n := 0; n < 2*capacity; { // after the reset
+						for n := 0; n < capacity; { // after the reset
 							if done.Load() {
 								n++
 							}
@@ -287,9 +299,7 @@ func TestResetRacesUndo(t *testing.T) {
 						}
 					})
 				}
-				for deadline := time.Now().Add(10 * time.Second); takes.Load() < takers*capacity && time.Now().Before(deadline); {
-					runtime.Gosched()
-				}
+				wait.For(t, "takes", func() bool { return takes.Load() >= takers*capacity/2 })
 				if err := s.Reset(t.Context(), []stint.Ask{tenant}); err != nil {
 					t.Error(err)
 				}

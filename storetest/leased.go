@@ -37,7 +37,7 @@ func RunLeased(t *testing.T, term time.Duration, open func(t testing.TB) stint.S
 	} {
 		t.Run(text, func(t *testing.T) {
 			t.Parallel()
-			for seed := range uint64(4) {
+			for seed := range uint64(2) {
 				synctest.Test(t, func(t *testing.T) {
 					newLeasedTrace(t, seed, text, term, open(t)).run(seed)
 				})

@@ -31,7 +31,7 @@ if kinds % 128 == 32 and group_count == 1 and limit_count == 1 then
       if cost < 1 or used + cost > cap then
         return
       end
-      call('PSETEX', name, format('%d', (fresh + window - now) / 1000 + 1001), -- as ttl in main.lua
+      call('PSETEX', name, format('%d', (fresh + window - now) / 1000 + SPARE), -- as ttl in main.lua
         pack('>I7I7', fresh + window, used + cost) .. string.sub(raw, 15) .. pack('>I7I7', fresh, cost))
       return { now, 0, pack('>I7I7I7I7', newest, used, ends, 0) }
     end
@@ -64,7 +64,7 @@ if kinds % 128 == 32 and group_count == 1 and limit_count == 1 then
       newest = unpack_('>I7', raw, size - 27)
     end
     used, ends = used + cost, newest + window
-    call('PSETEX', name, format('%d', (ends - now) / 1000 + 1001),
+    call('PSETEX', name, format('%d', (ends - now) / 1000 + SPARE),
       pack('>I7I7', ends, used) .. string.sub(raw, 15, low * 14) .. string.sub(raw, low * 14 + 15) .. added)
     return { now, 0, format('%.0f', held), pack('>I7I7I7I7', newest, used, ends, 0) }
   end

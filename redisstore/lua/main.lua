@@ -92,7 +92,7 @@ local px, px_for
 local function ttl(r)
   if r ~= px_for then
     local micros = r - now
-    px_for, px = r, format('%d', micros > 0 and micros / 1000 + 1001 or 1000)
+    px_for, px = r, format('%d', micros > 0 and micros / 1000 + SPARE or SPARE)
   end
   return px
 end

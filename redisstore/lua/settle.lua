@@ -60,7 +60,7 @@ if (kinds == 129 or kinds == 130) and group_count == 1 and limit_count == 1 then
     elseif last < now + ONCE then
       last = now + ONCE
     end
-    call('PSETEX', KEYS[once], format('%d', (last - now) / 1000 + 1001), pack('>I7I7I7', now, last, 0))
+    call('PSETEX', KEYS[once], format('%d', (last - now) / 1000 + SPARE), pack('>I7I7I7', now, last, 0))
     local y, length = algorithm == FIXED and 0 or x, (r - a) / SECOND
     if r == 0 then
       call('DEL', name)
@@ -68,9 +68,9 @@ if (kinds == 129 or kinds == 130) and group_count == 1 and limit_count == 1 then
       call('SETRANGE', name, #raw == 28 and '7' or '8', pack(#raw == 28 and '>I7' or '>I2', u))
     elseif u < 65536 and y < 65536 and a % SECOND == 0 and length % 1 == 0 and length < 16777216 then
       -- as write in main.lua
-      call('PSETEX', name, format('%d', (r - now) / 1000 + 1001), pack('>I5I3I2I2', a / SECOND, length, u, y))
+      call('PSETEX', name, format('%d', (r - now) / 1000 + SPARE), pack('>I5I3I2I2', a / SECOND, length, u, y))
     else
-      call('PSETEX', name, format('%d', (r - now) / 1000 + 1001), pack('>I7I7I7I7', a, u, x, r))
+      call('PSETEX', name, format('%d', (r - now) / 1000 + SPARE), pack('>I7I7I7I7', a, u, x, r))
     end
     return { now, 0, raw, '1' }
   end

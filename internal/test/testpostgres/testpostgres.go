@@ -134,7 +134,7 @@ func (s *Server) expect(want, query string) error {
 
 // Exec executes statements, separated by semicolons, on a new connection, and
 // returns the rows of the last one as text. NULL is an empty string. An error, or a
-// timeout after fifteen seconds, fails the test.
+// timeout after two minutes, fails the test.
 func Exec(t testing.TB, url, sql string) [][]string {
 	t.Helper()
 	rows, err := Try(url, sql)

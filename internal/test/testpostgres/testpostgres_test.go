@@ -17,7 +17,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/stintdev/stint/internal/test/testpostgres"
-	"github.com/stintdev/stint/internal/test/testserver"
+	"github.com/stintdev/stint/internal/test/wait"
 )
 
 func TestMain(m *testing.M) {
@@ -103,7 +103,7 @@ func TestKillAndRestart(t *testing.T) {
 		testpostgres.Exec(t, url, "insert into t default values")
 		// What is busy does not see by itself that the server is gone.
 		busy := query(t, url, "do $$ begin loop end loop; end $$")()
-		wait(t, s.URL(), "select count(*) from pg_stat_activity where query like 'do %' and state = 'active'", "1")
+		becomes(t, s.URL(), "select count(*) from pg_stat_activity where query like 'do %' and state = 'active'", "1")
 		die()
 		s.Restart(t)
 		if err := <-busy; err == nil {
@@ -144,7 +144,7 @@ func TestStandby(t *testing.T) {
 	// From here on a commit is one when the standby has it.
 	testpostgres.Exec(t, s.URL(), "alter system set synchronous_standby_names = '*'")
 	testpostgres.Exec(t, s.URL(), "select pg_reload_conf()")
-	wait(t, s.URL(), "select sync_state from pg_stat_replication", "sync")
+	becomes(t, s.URL(), "select sync_state from pg_stat_replication", "sync")
 	testpostgres.Exec(t, s.URL(), "insert into t values (2)")
 	if _, err := testpostgres.Try(standby.URL(), "insert into t values (3)"); err == nil {
 		t.Error("a standby was written to")
@@ -239,18 +239,15 @@ func TestBinaries(t *testing.T) {
 	}
 }
 
-// wait polls until the result of a query is want.
-func wait(t *testing.T, url, sql, want string) {
+// becomes waits until the result of a query is want.
+func becomes(t *testing.T, url, sql, want string) {
 	t.Helper()
-	err := testserver.Poll(testserver.ReadyLimit, func() error {
+	wait.Nil(t, sql, func() error {
 		if got := testpostgres.Exec(t, url, sql); !reflect.DeepEqual(got, [][]string{{want}}) {
-			return fmt.Errorf("%s: got %q, want %q", sql, got, want)
+			return fmt.Errorf("got %q, want %q", got, want)
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 }
 
 // sharedMemory returns the id of the System V shared memory of a server.

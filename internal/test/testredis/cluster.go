@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stintdev/stint/internal/test/testserver"
 )
@@ -25,10 +26,23 @@ func StartCluster(t testing.TB) *Cluster {
 	return testserver.Own(t, newCluster)
 }
 
-// StartPrimaries starts a cluster of that many primaries, which have no replicas, for one test.
+// StartPrimaries starts a cluster of that many primaries, which have no replicas, for one test. None is considered dead,
+// so that one may be paused for as long as it takes.
 func StartPrimaries(t testing.TB, n int) *Cluster {
 	t.Helper()
-	return testserver.Own(t, func(g *testserver.Group) (*Cluster, error) { return newClusterOf(g, n, 0) })
+	return testserver.Own(t, func(g *testserver.Group) (*Cluster, error) {
+		c, err := newClusterOf(g, n, 0)
+		if err != nil {
+			return nil, err
+		}
+		c.Patience(never)
+		return c, nil
+	})
+}
+
+// Patience sets after how long a node that does not answer is considered dead. At first it is a second.
+func (c *Cluster) Patience(d time.Duration) {
+	tell(c.nodes, "CONFIG", "SET", "cluster-node-timeout", strconv.FormatInt(d.Milliseconds(), 10))
 }
 
 func newCluster(g *testserver.Group) (*Cluster, error) { return newClusterOf(g, 3, 3) }
@@ -153,7 +167,7 @@ func (c *Cluster) Migrate(t testing.TB, slot int, from, to *Server) {
 		if len(keys) == 0 {
 			break
 		}
-		migrate := []string{"MIGRATE", testserver.Host, to.portText(), "", "0", "5000", "KEYS"}
+		migrate := []string{"MIGRATE", testserver.Host, to.portText(), "", "0", "60000", "KEYS"}
 		for _, k := range keys {
 			migrate = append(migrate, fmt.Sprint(k))
 		}

@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	answerLimit = 5 * time.Second        // for one command
+	answerLimit = time.Minute            // for one command
 	glanceLimit = 300 * time.Millisecond // for one command that is retried
 )
 

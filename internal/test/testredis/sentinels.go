@@ -3,7 +3,9 @@ package testredis
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"testing"
+	"time"
 
 	"github.com/stintdev/stint/internal/test/testserver"
 )
@@ -105,6 +107,11 @@ func (s *Server) seesAll() error {
 		}
 	}
 	return nil
+}
+
+// Patience sets after how long a primary that does not answer is down. At first it is a second.
+func (s *Sentinels) Patience(d time.Duration) {
+	tell(s.nodes, "SENTINEL", "SET", primaryName, "down-after-milliseconds", strconv.FormatInt(d.Milliseconds(), 10))
 }
 
 // URL returns the sentinels' addresses and the primary's name, as in

@@ -28,6 +28,7 @@ package testredis
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stintdev/stint/internal/test/testserver"
 )
@@ -42,10 +43,35 @@ func Start(t testing.TB, args ...string) *Server {
 // Functions that return servers which all tests of the process share.
 var (
 	Shared          = testserver.Share(func(g *testserver.Group) (*Server, error) { return start(g, spec{}) })
-	SharedSentinels = testserver.Share(newSentinels)
-	SharedCluster   = testserver.Share(newCluster)
-	SharedRing      = testserver.Share(func(g *testserver.Group) (*Ring, error) { return newRing(g, 3) })
+	SharedSentinels = testserver.Share(func(g *testserver.Group) (*Sentinels, error) {
+		s, err := newSentinels(g)
+		if err != nil {
+			return nil, err
+		}
+		s.Patience(never)
+		return s, nil
+	})
+	SharedCluster = testserver.Share(func(g *testserver.Group) (*Cluster, error) {
+		c, err := newCluster(g)
+		if err != nil {
+			return nil, err
+		}
+		c.Patience(never)
+		return c, nil
+	})
+	SharedRing = testserver.Share(func(g *testserver.Group) (*Ring, error) { return newRing(g, 3) })
 )
+
+// never is the patience where no server is killed: on a busy machine one may be silent for long, and no other must take
+// over.
+const never = time.Hour
+
+// tell sends a command to those of the servers that run.
+func tell(servers []*Server, args ...string) {
+	for _, s := range servers {
+		_, _ = s.Try(args...)
+	}
+}
 
 // StopShared stops all shared servers, at the end of TestMain. They must not be used
 // afterwards.
@@ -55,7 +81,7 @@ func StopShared() { testserver.StopShared() }
 func (s *Server) URL() string { return "redis://" + s.Addr() }
 
 // Do sends a command and returns the reply: a string, an int64, nil or a []any of
-// these. An error, or no reply within five seconds, fails the test.
+// these. An error, or no reply within a minute, fails the test.
 func (s *Server) Do(t testing.TB, args ...string) any {
 	t.Helper()
 	reply, err := s.Try(args...)
