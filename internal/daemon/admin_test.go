@@ -18,6 +18,7 @@ import (
 	"github.com/stintdev/stint/internal/daemon"
 	"github.com/stintdev/stint/internal/test/testpostgres"
 	"github.com/stintdev/stint/internal/test/testredis"
+	"github.com/stintdev/stint/internal/test/wait"
 )
 
 // tokenFile matches the file with the first token, in what a daemon prints.
@@ -158,7 +159,7 @@ func TestFirstTokenLater(t *testing.T) {
 		t.Error(printed)
 	}
 	server.Restart(t)
-	until(t, "the token", func() bool { return tokenFile.MatchString(p.printed.String()) })
+	wait.For(t, "the token", func() bool { return tokenFile.MatchString(p.printed.String()) })
 	_, token := p.firstToken(t)
 	if code, body := fetchAs(t, p.client, token, p.URL("admin")+"/admin/v1/status"); code != http.StatusOK {
 		t.Error(code, body)
@@ -218,7 +219,7 @@ func TestAdminStatus(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 	var nodes admin.NodeList
-	until(t, "the node", func() bool {
+	wait.For(t, "the node", func() bool {
 		ask(p, "nodes", &nodes)
 		return len(nodes.Items) == 1 && nodes.Items[0].State != nil
 	})
@@ -234,7 +235,7 @@ func TestAdminServers(t *testing.T) {
 	p := start(t, strings.ReplaceAll(inDatabase, "%", fill(t, few)), set("server.counters", ring.URL()))
 	servers := func(up ...bool) {
 		t.Helper()
-		until(t, fmt.Sprint("servers that are up: ", up), func() bool {
+		wait.For(t, fmt.Sprint("servers that are up: ", up), func() bool {
 			code, body := p.get(t, "admin", "/admin/v1/nodes")
 			var nodes admin.NodeList
 			if err := json.Unmarshal([]byte(body), &nodes); err != nil || code != http.StatusOK {

@@ -35,6 +35,24 @@ type aboutRules struct {
 	names map[string]bool
 }
 
+// alertClock is the time by which alerts are evaluated.
+type alertClock struct {
+	now    func() time.Time                                 // nil: the clock of the database
+	minute func(context.Context) (start time.Time, ok bool) // returns at the end of a minute; nil: of the clock of this machine
+}
+
+// thisMinute returns at the end of this minute, unless ctx ends before.
+func thisMinute(ctx context.Context) (start time.Time, ok bool) {
+	now := time.Now()
+	start = now.Truncate(time.Minute)
+	select {
+	case <-ctx.Done():
+		return start, false
+	case <-time.After(start.Add(time.Minute).Sub(now)):
+		return start, true
+	}
+}
+
 // alertsAbout reports whether an alert is about what a rule denies.
 func (d *Daemon) alertsAbout(rule string) bool {
 	about := d.alerts.about.Load()
@@ -171,13 +189,14 @@ func (d *Daemon) countMinutes(ctx context.Context) {
 	}
 	var waiting []counted
 	before, watched := d.metrics.decided(), d.engine.Watched()
+	minute := d.clock.minute
+	if minute == nil {
+		minute = thisMinute
+	}
 	for {
-		now := time.Now()
-		start := now.Truncate(time.Minute)
-		select {
-		case <-ctx.Done():
+		start, ok := minute(ctx)
+		if !ok {
 			return
-		case <-time.After(start.Add(time.Minute).Sub(now)):
 		}
 		after := d.metrics.decided()
 		rules := map[string]alert.Minute{}

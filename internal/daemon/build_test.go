@@ -127,7 +127,7 @@ func TestOpenStore(t *testing.T) {
 		basis   stint.Basis
 	}{
 		"memory": {nil, stint.Counted},
-		"redis":  {[]string{"STINT_SERVER_COUNTERS=" + redis.URL(), "STINT_SERVER_STORE_BUDGET=10s"}, stint.Counted},
+		"redis":  {[]string{"STINT_SERVER_COUNTERS=" + redis.URL() + patient, "STINT_SERVER_STORE_BUDGET=30s"}, stint.Counted},
 		"no redis": {
 			[]string{"STINT_SERVER_COUNTERS=redis://127.0.0.1:1", "STINT_SERVER_REPLICAS=5"}, stint.Local,
 		},
@@ -167,7 +167,7 @@ func TestOpenStore(t *testing.T) {
 func TestSlowStore(t *testing.T) {
 	t.Parallel()
 	proxy := testredis.StartProxy(t, testredis.Start(t))
-	config, err := loadFile("", []string{"STINT_SERVER_COUNTERS=" + proxy.URL(), "STINT_SERVER_STORE_BUDGET=10s"})
+	config, err := loadFile("", []string{"STINT_SERVER_COUNTERS=" + proxy.URL() + patient, "STINT_SERVER_STORE_BUDGET=30s"})
 	if err != nil {
 		t.Fatal(err)
 	}

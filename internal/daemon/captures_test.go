@@ -10,6 +10,7 @@ import (
 
 	"github.com/stintdev/stint/internal/control/exact"
 	"github.com/stintdev/stint/internal/record/capture"
+	"github.com/stintdev/stint/internal/test/wait"
 )
 
 // startCapture asks for a capture, as administrator.
@@ -29,7 +30,7 @@ func TestCapture(t *testing.T) {
 	if status, text := p.startCapture(t, `{}`); status != http.StatusConflict || !strings.Contains(text, "under way") {
 		t.Errorf("%d %s", status, text)
 	}
-	until(t, "decisions are captured", func() bool {
+	wait.For(t, "decisions are captured", func() bool {
 		p.get(t, "gateway", "/")
 		s := p.series(t)
 		return s["stint_capture_running"] == "1" && s["stint_capture_decisions"] > "2"

@@ -11,6 +11,7 @@ import (
 
 	"github.com/stintdev/stint/internal/test/testpostgres"
 	"github.com/stintdev/stint/internal/test/testredis"
+	"github.com/stintdev/stint/internal/test/wait"
 )
 
 // TestClusterLive has three nodes that meet in PostgreSQL, in a file, in Redis, or in a Redis whose nodes the settings count.
@@ -37,7 +38,7 @@ func TestClusterLive(t *testing.T) {
 				nodes = append(nodes, start(t, text, set("server.catalog.node", fmt.Sprint("n", i))))
 			}
 			for _, p := range nodes {
-				until(t, "three nodes", func() bool { return p.live(t, "").Alive == 3 })
+				wait.For(t, "three nodes", func() bool { return p.live(t, "").Alive == 3 })
 			}
 			asked, followed := nodes[0], follow(t, nodes[2])
 			for i, p := range nodes {
@@ -52,10 +53,10 @@ func TestClusterLive(t *testing.T) {
 					return len(s.Nodes) == nodes && s.Alive == 3 && s.Problem == "" && len(got) == 1 && got[0].Requests == want
 				}
 			}
-			until(t, "requests of all nodes", heard("", 3, 60))
-			until(t, "requests of a node", heard("?node=n1", 1, 20))
+			wait.For(t, "requests of all nodes", heard("", 3, 60))
+			wait.For(t, "requests of a node", heard("?node=n1", 1, 20))
 			seen := map[string]bool{}
-			until(t, "decisions of all nodes", func() bool {
+			wait.For(t, "decisions of all nodes", func() bool {
 				for _, p := range nodes { // again, since they show none that were made before they were asked
 					check(t, p)
 				}
@@ -67,7 +68,7 @@ func TestClusterLive(t *testing.T) {
 			if err := nodes[1].Stop(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			until(t, "two nodes", func() bool { return len(nodes[0].live(t, "").Nodes) == 2 })
+			wait.For(t, "two nodes", func() bool { return len(nodes[0].live(t, "").Nodes) == 2 })
 		})
 	}
 }
@@ -78,14 +79,14 @@ func TestClusterLiveAway(t *testing.T) {
 	server := testpostgres.Start(t)
 	text := fmt.Sprintf("[server]\ndatabase = %q\n[server.catalog]\npoll = \"300ms\"\nlast_good = %q\n", fillAt(t, server.Database(t), few), t.TempDir())
 	a, _ := start(t, text, set("server.catalog.node", "a")), start(t, text, set("server.catalog.node", "b"))
-	until(t, "both", func() bool { return len(a.live(t, "").Nodes) == 2 })
+	wait.For(t, "both", func() bool { return len(a.live(t, "").Nodes) == 2 })
 	server.Kill(t)
-	until(t, "a node alone", func() bool {
+	wait.For(t, "a node alone", func() bool {
 		s := a.live(t, "")
 		return len(s.Nodes) == 1 && s.Node == "a" && s.Alive == 2 && strings.HasPrefix(s.Problem, "the other nodes cannot be read: ")
 	})
 	server.Restart(t)
-	until(t, "both again", func() bool { s := a.live(t, ""); return len(s.Nodes) == 2 && s.Problem == "" })
+	wait.For(t, "both again", func() bool { s := a.live(t, ""); return len(s.Nodes) == 2 && s.Problem == "" })
 }
 
 // follow sends the nodes of the decisions that a daemon streams.

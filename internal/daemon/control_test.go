@@ -8,6 +8,7 @@ import (
 	"github.com/stintdev/stint/internal/control/catalog"
 	"github.com/stintdev/stint/internal/daemon"
 	"github.com/stintdev/stint/internal/kit/strict"
+	"github.com/stintdev/stint/internal/test/wait"
 )
 
 // fill creates a database with the contents of a file, and returns its URL.
@@ -58,15 +59,15 @@ func TestDatabase(t *testing.T) {
 	// Another process writes: all that is served changes.
 	apply(t, c, many)
 	p.becomes(t, "catalog", "ok", "")
-	until(t, "the change", func() bool { return p.series(t)["stint_catalog_revision"] == "2" && p.series(t)["stint_rules"] == "2" })
+	wait.For(t, "the change", func() bool { return p.series(t)["stint_catalog_revision"] == "2" && p.series(t)["stint_rules"] == "2" })
 	// A ban is one row, and so is its end.
 	_, err := c.Bans.Create(t.Context(), "test", catalog.Entry{IP: "127.0.0.1", Reason: "a test"})
 	do(t, err)
-	until(t, "the ban", func() bool { status, _ := p.get(t, "gateway", "/"); return status == 403 })
+	wait.For(t, "the ban", func() bool { status, _ := p.get(t, "gateway", "/"); return status == 403 })
 	ban, err := c.Bans.Get(t.Context(), "ip:127.0.0.1")
 	do(t, err)
 	do(t, c.Bans.Delete(t.Context(), "test", "ip:127.0.0.1", ban.Version))
-	until(t, "the end of the ban", func() bool { status, _ := p.get(t, "gateway", "/"); return status != 403 })
+	wait.For(t, "the end of the ban", func() bool { status, _ := p.get(t, "gateway", "/"); return status != 403 })
 	// Settings are reloaded, and what the database has stays.
 	put(t, p.path, strings.ReplaceAll(inDatabase, "%", url)+"[identity]\nipv6_prefix = 56\n"+echo(t))
 	do(t, p.Reload(t.Context()))

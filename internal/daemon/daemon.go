@@ -31,6 +31,8 @@ type Options struct {
 	// Out is the destination of logs, and Print that of the name of the file with the first
 	// admin token. Default os.Stderr and os.Stdout.
 	Out, Print io.Writer
+
+	clock alertClock // of alerts; tests set it
 }
 
 // Daemon is Stint as a process: counters, rules, identity, and listeners.
@@ -62,6 +64,7 @@ type Daemon struct {
 	state    atomic.Int32
 	quit     context.CancelFunc                   // ends background work; nil: there is none
 	after    func(time.Duration) <-chan time.Time // time.After, for server.drain_delay
+	clock    alertClock
 	work     sync.WaitGroup
 	counting sync.WaitGroup // reports to Redis, and leaves before the store is closed
 	stop     sync.Once
@@ -83,7 +86,7 @@ func New(ctx context.Context, o Options) (*Daemon, error) {
 	if o.Print == nil {
 		o.Print = os.Stdout
 	}
-	d := &Daemon{source: o.Source, program: cmp.Or(o.Program, "stint"), version: o.Version, built: [2]string{o.Commit, o.Date}, print: o.Print, after: time.After}
+	d := &Daemon{source: o.Source, program: cmp.Or(o.Program, "stint"), version: o.Version, built: [2]string{o.Commit, o.Date}, print: o.Print, after: time.After, clock: o.clock}
 	var err error
 	if d.config, err = d.source.begin(); err != nil {
 		return nil, err

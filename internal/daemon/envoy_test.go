@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/stintdev/stint/internal/daemon"
+	"github.com/stintdev/stint/internal/test/wait"
 )
 
 // TestEnvoy serves Envoy, and reloads its files when they change, unless the settings that
@@ -34,20 +35,20 @@ func TestEnvoy(t *testing.T) {
 			return strings.Contains(body, want)
 		}
 	}
-	until(t, "the first limit", listed("requests_per_unit=77"))
+	wait.For(t, "the first limit", listed("requests_per_unit=77"))
 	limit(55)
-	until(t, "the second limit", listed("requests_per_unit=55"))
+	wait.For(t, "the second limit", listed("requests_per_unit=55"))
 	// What is read at the start only does not keep the files from being read.
 	settings("near_limit_percent = 70\n")
-	until(t, "the need to restart", func() bool {
+	wait.For(t, "the need to restart", func() bool {
 		_, body := p.get(t, "http", "/readyz")
 		return strings.Contains(body, "envoy.near_limit_percent")
 	})
 	limit(44)
-	until(t, "the third limit", listed("requests_per_unit=44"))
+	wait.For(t, "the third limit", listed("requests_per_unit=44"))
 	// How they are read does.
 	settings("fixed_months = true\n")
-	until(t, "the need to restart", func() bool {
+	wait.For(t, "the need to restart", func() bool {
 		_, body := p.get(t, "http", "/readyz")
 		return strings.Contains(body, "envoy.fixed_months")
 	})
@@ -83,12 +84,12 @@ func TestEnvoyEmpty(t *testing.T) {
 	do(t, os.MkdirAll(filepath.Join(dir, "folder"), 0o700))
 	do(t, os.WriteFile(filepath.Join(dir, "folder", "shop"), []byte(shop), 0o600))
 	do(t, os.WriteFile(filepath.Join(dir, ".shop"), []byte(shop), 0o600))
-	until(t, "the limits", func() bool {
+	wait.For(t, "the limits", func() bool {
 		_, body := p.get(t, "admin", "/rlconfig")
 		return strings.Contains(body, "shop.user: unit=MINUTE") && strings.Contains(p.log.String(), filepath.Join(dir, ".shop"))
 	})
 	do(t, os.WriteFile(filepath.Join(dir, "folder", "README.md"), []byte("# Limits\n"), 0o600))
-	until(t, "the problem", func() bool {
+	wait.For(t, "the problem", func() bool {
 		_, body := p.get(t, "http", "/readyz")
 		return strings.Contains(body, "README.md:1:1: empty, want a domain and its descriptors; all files of the directory are read")
 	})
@@ -106,13 +107,13 @@ func TestEnvoySiblings(t *testing.T) {
 			return strings.Contains(body, want)
 		}
 	}
-	until(t, "the limit beside the directory", listed("shop.user"))
+	wait.For(t, "the limit beside the directory", listed("shop.user"))
 	do(t, os.MkdirAll(filepath.Join(dir+".d", "deep"), 0o700))
 	do(t, os.WriteFile(filepath.Join(dir+".d", "deep", "x"), []byte(strings.Replace(shop, "shop", "more", 1)), 0o600))
-	until(t, "the limit below it", listed("more.user"))
+	wait.For(t, "the limit below it", listed("more.user"))
 	do(t, os.Mkdir(dir, 0o700))
 	do(t, os.WriteFile(filepath.Join(dir, "x"), []byte(strings.Replace(shop, "shop", "last", 1)), 0o600))
-	until(t, "the limit in the directory", listed("last.user"))
+	wait.For(t, "the limit in the directory", listed("last.user"))
 }
 
 // TestEnvoyBrokenStart starts with a file that is not valid, as envoyproxy/ratelimit does: calls fail
@@ -151,12 +152,12 @@ func TestEnvoyBrokenStart(t *testing.T) {
 		t.Error(body)
 	}
 	do(t, os.WriteFile(path, []byte(shop), 0o600))
-	until(t, "the mended file", func() bool { return ask() == http.StatusOK })
+	wait.For(t, "the mended file", func() bool { return ask() == http.StatusOK })
 	if code, body := p.get(t, "http", "/healthcheck"); code != http.StatusOK {
 		t.Error(code, body)
 	}
 	do(t, os.WriteFile(path, []byte("domain: ["), 0o600))
-	until(t, "the next problem", func() bool {
+	wait.For(t, "the next problem", func() bool {
 		_, body := p.get(t, "http", "/readyz")
 		return strings.Contains(body, "shop.yaml:1:")
 	})

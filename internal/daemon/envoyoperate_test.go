@@ -21,6 +21,7 @@ import (
 	"github.com/stintdev/stint/grpclimit/xds"
 	"github.com/stintdev/stint/internal/daemon"
 	"github.com/stintdev/stint/internal/test/testredis"
+	"github.com/stintdev/stint/internal/test/wait"
 )
 
 // envoyHealth returns the health that gRPC reports.
@@ -80,7 +81,7 @@ func TestEnvoyReadiness(t *testing.T) {
 	p := start(t, fmt.Sprintf("[envoy]\nhealth_needs = [\"domains\"]\n[envoy.xds]\nserver = %q\n", l.Addr()))
 	served := func(code int, health string) {
 		t.Helper()
-		until(t, health, func() bool {
+		wait.For(t, health, func() bool {
 			got, _ := p.get(t, "http", "/healthcheck")
 			return got == code && p.envoyHealth(t) == health
 		})
@@ -115,9 +116,9 @@ func TestEnvoyNeedsRedis(t *testing.T) {
 	redis := testredis.Start(t)
 	dir := filepath.Dir(write(t, "shop.yaml", shop))
 	p := start(t, fmt.Sprintf("[server]\ncounters = %q\n[envoy]\nconfig = %q\nhealth_needs = [\"redis\"]\n", redis.URL(), filepath.Join(dir, "shop.yaml")))
-	until(t, "serving", func() bool { return p.envoyHealth(t) == "SERVING" })
+	wait.For(t, "serving", func() bool { return p.envoyHealth(t) == "SERVING" })
 	redis.Kill(t)
-	until(t, "not serving", func() bool { return p.envoyHealth(t) == "NOT_SERVING" })
+	wait.For(t, "not serving", func() bool { return p.envoyHealth(t) == "NOT_SERVING" })
 	p.becomes(t, "envoy", "not_ready", "no Redis server decides")
 }
 
@@ -185,9 +186,9 @@ func TestEnvoyMetrics(t *testing.T) {
 		}
 	}
 	do(t, os.WriteFile(file, []byte("domain: shop\ndescriptors: [{kye: user}]\n"), 0o600))
-	until(t, "a bad file", func() bool { return has(`ratelimit_service_config_load_error{zone="a"} 1`) })
+	wait.For(t, "a bad file", func() bool { return has(`ratelimit_service_config_load_error{zone="a"} 1`) })
 	do(t, os.WriteFile(file, []byte(shop), 0o600))
-	until(t, "a good file", func() bool { return has(`ratelimit_service_config_load_success{zone="a"} 2`) })
+	wait.For(t, "a good file", func() bool { return has(`ratelimit_service_config_load_success{zone="a"} 2`) })
 }
 
 // TestEnvoyOperateProblems checks the problems of invalid settings.
@@ -221,7 +222,7 @@ func TestEnvoyProfileIsCutOff(t *testing.T) {
 			_ = answer.Body.Close()
 		}
 	})
-	until(t, "the profile", func() bool {
+	wait.For(t, "the profile", func() bool {
 		_, stacks := p.get(t, "debug", "/debug/pprof/goroutine?debug=1")
 		return strings.Contains(stacks, "serveDeltaProfile")
 	})

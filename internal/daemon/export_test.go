@@ -1,7 +1,11 @@
 package daemon
 
 import (
+	"context"
 	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
 	"strings"
 	"time"
 
@@ -51,3 +55,29 @@ var (
 	HealthFindings = healthFindings
 	GivenUp        = givenUp
 )
+
+// Serve serves a handler on a listener, as the gateway is served, and returns what stops that.
+func Serve(ctx context.Context, l net.Listener, h http.Handler, stall time.Duration, minBodyRate int) (stop func(context.Context) error) {
+	c := Config{credentials: &credentials{}}
+	c.Server.StallTimeout, c.Server.MinBodyRate = Duration(stall), minBodyRate
+	c.Server.HeaderTimeout, c.Server.IdleTimeout = Duration(10*time.Second), Duration(2*time.Minute)
+	s := c.serverOf(ctx, l, door{gatewayListener, &Listener{}}, h, slog.New(slog.DiscardHandler))
+	s.accepting.Add(1)
+	go func() { _ = s.serve() }()
+	return s.stop
+}
+
+// SetAlertClock has alerts go by a clock, and count in the minutes whose beginning is sent when they end.
+func (o *Options) SetAlertClock(now func() time.Time, minutes <-chan time.Time) {
+	o.clock = alertClock{now: now, minute: func(ctx context.Context) (time.Time, bool) {
+		select {
+		case <-ctx.Done():
+			return time.Time{}, false
+		case start := <-minutes:
+			return start, true
+		}
+	}}
+}
+
+// FollowsAlerts reports whether what alerts are about is counted.
+func (d *Daemon) FollowsAlerts() bool { return d.alerts.about.Load() != nil }

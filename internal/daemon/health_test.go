@@ -11,6 +11,7 @@ import (
 
 	"github.com/stintdev/stint/internal/daemon"
 	"github.com/stintdev/stint/internal/test/testredis"
+	"github.com/stintdev/stint/internal/test/wait"
 )
 
 // health returns the check of a part in /readyz, and the overall status.
@@ -33,7 +34,7 @@ func (p *process) health(t testing.TB, part string) (whole, status, detail strin
 // becomes waits until a check has a status, and a detail with these words.
 func (p *process) becomes(t testing.TB, part, want, words string) {
 	t.Helper()
-	until(t, part+" "+want, func() bool {
+	wait.For(t, part+" "+want, func() bool {
 		whole, status, detail := p.health(t, part)
 		return status == want && whole == want && strings.Contains(detail, words)
 	})
@@ -69,7 +70,7 @@ func TestRedisAway(t *testing.T) {
 func TestBrokenCounter(t *testing.T) {
 	t.Parallel()
 	redis := testredis.Start(t)
-	p := start(t, few, set("server.counters", redis.URL()), set("server.store_budget", "10s"))
+	p := start(t, few, set("server.counters", redis.URL()+patient), set("server.store_budget", "30s"))
 	check(t, p)
 	keys, _ := redis.Do(t, "KEYS", "*").([]any)
 	for _, key := range keys {

@@ -11,6 +11,7 @@ import (
 	"github.com/stintdev/stint"
 	"github.com/stintdev/stint/internal/record"
 	"github.com/stintdev/stint/internal/test/testredis"
+	"github.com/stintdev/stint/internal/test/wait"
 	"github.com/stintdev/stint/storetest"
 )
 
@@ -19,7 +20,7 @@ func (p *process) takeLeased(t *testing.T, limit string) stint.Decision {
 	t.Helper()
 	ds, err := storetest.Take(t.Context(), p.Store(), []stint.Ask{{
 		Key:   stint.Key{Subject: "global", Name: limit + ":/path"},
-		Limit: stint.Limit{Algorithm: stint.FixedWindow, Max: 2000, Window: stint.Every(time.Second)}, Cost: 1,
+		Limit: stint.Limit{Algorithm: stint.FixedWindow, Max: 2000, Window: stint.Every(2 * time.Second)}, Cost: 1,
 		Policy: &stint.Policy{Lease: 100 * time.Millisecond},
 	}})
 	do(t, err)
@@ -29,7 +30,7 @@ func (p *process) takeLeased(t *testing.T, limit string) stint.Decision {
 // lease takes units until some are spent that were taken ahead.
 func (p *process) lease(t *testing.T, limit string) {
 	t.Helper()
-	until(t, "a lease of "+limit, func() bool {
+	wait.For(t, "a lease of "+limit, func() bool {
 		for range 20 {
 			if p.takeLeased(t, limit).Basis == stint.Leased {
 				return true
@@ -75,7 +76,7 @@ func TestLeasesShown(t *testing.T) {
 		t.Errorf("%v and %+v before anything is leased", s, l)
 	}
 	const of, what = `{limit="many:many"}`, `units_total{limit="many:many",what="`
-	until(t, "denials while the other node had units", func() bool {
+	wait.For(t, "denials while the other node had units", func() bool {
 		for range 500 {
 			p.takeLeased(t, "many:many")
 			q.takeLeased(t, "many:many")
@@ -85,7 +86,7 @@ func TestLeasesShown(t *testing.T) {
 	})
 	p.lease(t, "many:many") // and leave the rest
 	var s map[string]float64
-	until(t, "the end of the lease", func() bool {
+	wait.For(t, "the end of the lease", func() bool {
 		s = p.leaseSeries(t)
 		return s["counters"+of] == 0 && s["units_held"+of] == 0 && s[what+`given_back"}`] > 0 &&
 			s[what+`lent"}`] == s[what+`spent"}`]+s[what+`given_back"}`]+s[what+`kept"}`]

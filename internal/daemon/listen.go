@@ -61,6 +61,11 @@ func (c *Config) listen(ctx context.Context, l door, h http.Handler, log *slog.L
 	if err != nil {
 		return nil, &ListenError{l.name, err}
 	}
+	return c.serverOf(ctx, listener, l, h, log), nil
+}
+
+// serverOf returns the server of a listener that is open.
+func (c *Config) serverOf(ctx context.Context, listener net.Listener, l door, h http.Handler, log *slog.Logger) *server {
 	log = log.With("listener", l.name)
 	accepting := &acceptor{Listener: listener, log: log}
 	listener = accepting
@@ -89,7 +94,7 @@ func (c *Config) listen(ctx context.Context, l door, h http.Handler, log *slog.L
 		s.tls.Store(t)
 		s.http.TLSConfig = s.tls.config()
 	}
-	return s, nil
+	return s
 }
 
 // trusted returns the networks of trusted proxies.

@@ -9,17 +9,16 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stintdev/stint/internal/daemon"
 	"github.com/stintdev/stint/internal/test/testserver"
+	"github.com/stintdev/stint/internal/test/wait"
 )
 
 // certificate returns the name of the certificate of a server.
@@ -71,7 +70,7 @@ func TestTLS(t *testing.T) {
 		t.Errorf("%s is shown, and is not any more what the key is for", got)
 	}
 	testserver.WritePair(t, cert, key, "second")
-	until(t, "the second certificate", func() bool { return certificate(t, p.URL("gateway")) == "second" })
+	wait.For(t, "the second certificate", func() bool { return certificate(t, p.URL("gateway")) == "second" })
 	if h := p.Health(); h.Status != "ok" {
 		t.Errorf("%+v", h)
 	}
@@ -140,7 +139,7 @@ func TestProxyProtocol(t *testing.T) {
 	}
 }
 
-// dial connects to a listener, with a deadline.
+// dial connects to a listener.
 func dial(t testing.TB, p *process, listener string) net.Conn {
 	t.Helper()
 	conn, err := net.Dial("tcp", strings.TrimPrefix(p.URL(listener), "http://"))
@@ -148,13 +147,10 @@ func dial(t testing.TB, p *process, listener string) net.Conn {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = conn.Close() })
-	if err := conn.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
-		t.Fatal(err)
-	}
 	return conn
 }
 
-// TestSlow has clients that do nothing for too long. All of them are cut off.
+// TestSlow has clients that do nothing for too long. All of them are cut off: the test ends.
 func TestSlow(t *testing.T) {
 	t.Parallel()
 	p := start(t, many+echo(t), set("server.header_timeout", "100ms"), set("server.stall_timeout", "100ms"), set("server.idle_timeout", "100ms"))
@@ -171,145 +167,8 @@ func TestSlow(t *testing.T) {
 				t.Parallel()
 				conn := dial(t, p, l)
 				fmt.Fprint(conn, text)
-				if _, err := io.Copy(io.Discard, conn); os.IsTimeout(err) {
-					t.Error("the client is not cut off")
-				}
+				_, _ = io.Copy(io.Discard, conn)
 			})
-		}
-	}
-}
-
-// TestUnread has clients that do not read the response: the first one, a later one, and one
-// over TLS.
-func TestUnread(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	cert, key := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
-	testserver.WritePair(t, cert, key, "x")
-	for name, secure := range map[string]bool{"plain": false, "TLS": true} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			ended := make(chan struct{})
-			upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				if r.URL.Path == "/first" {
-					return
-				}
-				defer close(ended)
-				for b := make([]byte, 1<<16); ; {
-					if _, err := w.Write(b); err != nil {
-						return
-					}
-				}
-			}))
-			defer upstream.Close()
-			flags := []daemon.Flag{set("server.stall_timeout", "100ms")}
-			if secure {
-				flags = append(flags, set("server.gateway.tls_cert", cert), set("server.gateway.tls_key", key))
-			}
-			p := start(t, many+fmt.Sprintf("[[upstreams]]\ntargets = [%q]\n", upstream.URL), flags...)
-			conn, err := net.Dial("tcp", p.URL("gateway")[strings.LastIndex(p.URL("gateway"), "/")+1:])
-			do(t, err)
-			defer conn.Close()
-			if secure {
-				conn = tls.Client(conn, &tls.Config{InsecureSkipVerify: true})
-			}
-			fmt.Fprint(conn, "GET /first HTTP/1.1\r\nHost: x\r\n\r\n")
-			answer, err := http.ReadResponse(bufio.NewReader(conn), nil)
-			do(t, err)
-			do(t, answer.Body.Close())
-			fmt.Fprint(conn, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
-			<-ended
-		})
-	}
-}
-
-// TestPatient has a client with short pauses whose sum is too long, and a slow upstream.
-// Neither is cut off.
-func TestPatient(t *testing.T) {
-	t.Parallel()
-	pause := func() { <-time.After(500 * time.Millisecond) }
-	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		n, err := io.Copy(io.Discard, r.Body)
-		for range 5 {
-			pause()
-		}
-		if r.Context().Err() != nil {
-			t.Error("the client is said to have left")
-		}
-		fmt.Fprint(w, n, err)
-	}))
-	defer upstream.Close()
-	p := start(t, many+fmt.Sprintf("[[upstreams]]\ntargets = [%q]\n", upstream.URL), set("server.stall_timeout", "2s"), set("server.min_body_rate", "1"))
-	conn := dial(t, p, "gateway")
-	fmt.Fprint(conn, "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\n")
-	for range 5 {
-		pause()
-		fmt.Fprint(conn, "x")
-	}
-	answer, err := http.ReadResponse(bufio.NewReader(conn), nil)
-	do(t, err)
-	defer answer.Body.Close()
-	if body, err := io.ReadAll(answer.Body); err != nil || string(body) != "5 <nil>" {
-		t.Errorf("%s %q %v", answer.Status, body, err)
-	}
-}
-
-// TestDuplex has client and upstream take turns over HTTP/2, with pauses that would be too
-// long before the response has begun.
-func TestDuplex(t *testing.T) {
-	t.Parallel()
-	upstream := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		switch r.URL.Path {
-		case "/early":
-			return
-		case "/silent":
-			_, _ = io.Copy(io.Discard, r.Body)
-			return
-		}
-		_ = http.NewResponseController(w).Flush()
-		_, _ = io.Copy(io.Discard, r.Body)
-		fmt.Fprint(w, "heard")
-	}))
-	upstream.Config.Protocols = new(http.Protocols)
-	upstream.Config.Protocols.SetUnencryptedHTTP2(true)
-	upstream.Start()
-	defer upstream.Close()
-	p := start(t, many+fmt.Sprintf("[[upstreams]]\ntargets = [%q]\n", strings.Replace(upstream.URL, "http", "h2c", 1)), set("server.stall_timeout", "1s"))
-	transport := &http.Transport{Protocols: new(http.Protocols)}
-	transport.Protocols.SetUnencryptedHTTP2(true)
-	defer transport.CloseIdleConnections()
-	post := func(path string) (*http.Response, *io.PipeWriter, error) {
-		r, w := io.Pipe()
-		q, err := http.NewRequestWithContext(t.Context(), http.MethodPost, p.URL("gateway")+path, r)
-		do(t, err)
-		go func() { _, _ = w.Write([]byte("hello")) }()
-		answer, err := transport.RoundTrip(q)
-		return answer, w, err
-	}
-	answer, w, err := post("/")
-	do(t, err)
-	defer answer.Body.Close()
-	<-time.After(2 * time.Second)
-	_, err = w.Write([]byte("still here"))
-	do(t, err, w.Close())
-	if body, err := io.ReadAll(answer.Body); err != nil || string(body) != "heard" {
-		t.Errorf("%q %v", body, err)
-	}
-
-	answer, w, err = post("/early")
-	do(t, err)
-	defer answer.Body.Close()
-	if _, err := io.ReadAll(answer.Body); err != nil || answer.StatusCode != http.StatusOK {
-		t.Errorf("%s %v", answer.Status, err)
-	}
-	do(t, w.Close())
-
-	answer, w, err = post("/silent")
-	defer w.Close()
-	if err == nil {
-		defer answer.Body.Close()
-		if answer.StatusCode == http.StatusOK {
-			t.Error("a client that stalls is not cut off")
 		}
 	}
 }

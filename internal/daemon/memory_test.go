@@ -22,18 +22,18 @@ trusted_proxies = ["127.0.0.1"]
 name     = "orders"
 match    = { paths = ["/orders"] }
 count_by = ["ip"]
-limits   = [{ name = "orders", limit = "3/1h" }]
+limits   = [{ name = "orders", limit = "3/1000h" }]
 [[rules]]
 name     = "login"
 match    = { paths = ["/login"] }
 count_by = ["ip"]
-limits   = [{ name = "login", limit = "2/1m" }]
-penalty  = { threshold = 1, within = "1m", cooldown = "1h" }
+limits   = [{ name = "login", limit = "2/1000h" }]
+penalty  = { threshold = 1, within = "100h", cooldown = "100h" }
 [[rules]]
 name     = "search"
 match    = { paths = ["/search"] }
 count_by = ["ip", "header:X-Session"]
-limits   = [{ name = "search", limit = "1/1d" }]
+limits   = [{ name = "search", limit = "1/1000h" }]
 `
 	for name, counters := range map[string]string{"memory": "memory:", "local decisions": "redis://127.0.0.1:1"} {
 		t.Run(name, func(t *testing.T) {

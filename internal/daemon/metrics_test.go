@@ -18,6 +18,7 @@ import (
 	"github.com/stintdev/stint/internal/test/testdoc"
 	"github.com/stintdev/stint/internal/test/testredis"
 	"github.com/stintdev/stint/internal/test/testserver"
+	"github.com/stintdev/stint/internal/test/wait"
 )
 
 // series returns the series of the daemon with their values, without those of Go and the
@@ -134,7 +135,7 @@ func TestMetrics(t *testing.T) {
 	do(t, answer.Body.Close())
 	p.lease(t, "many:many")
 	p.quota(t, map[string]string{"user": "alice"})
-	until(t, "the other region has answered", func() bool {
+	wait.For(t, "the other region has answered", func() bool {
 		_, text := p.get(t, "admin", "/metrics")
 		return strings.Contains(text, "\nstint_region_round_trip_seconds{")
 	})

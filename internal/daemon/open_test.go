@@ -22,6 +22,7 @@ import (
 	"github.com/stintdev/stint/internal/control/catalog"
 	"github.com/stintdev/stint/internal/daemon"
 	"github.com/stintdev/stint/internal/test/testserver"
+	"github.com/stintdev/stint/internal/test/wait"
 )
 
 // TestLoopback checks that listeners without an address are on the loopback interface.
@@ -350,7 +351,7 @@ func TestPrivateFiles(t *testing.T) {
 		return all
 	}
 	p := start(t, text)
-	until(t, "the last good rules", func() bool { return strings.Contains(fmt.Sprint(modes()), "last-good-") })
+	wait.For(t, "the last good rules", func() bool { return strings.Contains(fmt.Sprint(modes()), "last-good-") })
 	got := modes()
 	for _, name := range []string{"stint.db 600", "stint.db-wal 600", "stint.db-shm 600", "lock 600"} {
 		if !strings.Contains(strings.Join(got, "\n"), name) {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/stintdev/stint/internal/test/testserver"
+	"github.com/stintdev/stint/internal/test/wait"
 )
 
 // pair is two regions, whose connections lead through proxies.
@@ -65,7 +66,7 @@ func (w *pair) again(t *testing.T, after string) {
 	before := [2]time.Time{w.since(t, 0), w.since(t, 1)}
 	w.cut(t)
 	for i := range w.regions {
-		until(t, pairNames[i]+" has connected again after "+after, func() bool {
+		wait.For(t, pairNames[i]+" has connected again after "+after, func() bool {
 			since := w.since(t, i)
 			return since.After(before[i])
 		})
@@ -107,7 +108,7 @@ func TestRotateSecret(t *testing.T) {
 	if err := w.regions[0].Reload(t.Context()); err == nil {
 		t.Error("three lines are taken")
 	}
-	until(t, "the problem is reported", func() bool { return w.regions[0].Health().Status != "ok" })
+	wait.For(t, "the problem is reported", func() bool { return w.regions[0].Health().Status != "ok" })
 	put(t, w.file(0, "secret"), next)
 	do(t, w.regions[0].Reload(t.Context()))
 	w.again(t, "a file with a problem")
@@ -120,7 +121,7 @@ func TestRotateSecret(t *testing.T) {
 	}
 	w.cut(t)
 	for i, p := range w.regions {
-		until(t, pairNames[i]+" refuses the other", func() bool { return regionsOf(t, p).Refused["secret"] > 0 })
+		wait.For(t, pairNames[i]+" refuses the other", func() bool { return regionsOf(t, p).Refused["secret"] > 0 })
 	}
 }
 
@@ -192,6 +193,6 @@ func TestRotateCertificates(t *testing.T) {
 	reload(0)
 	w.cut(t)
 	for i := range w.regions {
-		until(t, pairNames[i]+" is not connected", func() bool { l := regionsOf(t, w.regions[i]).Links[0]; return !l.Up && l.Why != "" })
+		wait.For(t, pairNames[i]+" is not connected", func() bool { l := regionsOf(t, w.regions[i]).Links[0]; return !l.Up && l.Why != "" })
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stintdev/stint/internal/control/admin"
 	"github.com/stintdev/stint/internal/test/testserver"
+	"github.com/stintdev/stint/internal/test/wait"
 )
 
 // regionsText returns the configuration of one of several regions, which listen at these addresses.
@@ -133,7 +134,7 @@ func TestRegionsTogether(t *testing.T) {
 			return strings.Contains(text, "\n"+line+"\n")
 		}
 	}
-	until(t, "another region says that it is alone", metric(all[1], `stint_region_alone{region="us"} 1`))
+	wait.For(t, "another region says that it is alone", metric(all[1], `stint_region_alone{region="us"} 1`))
 	other := func() bool {
 		_, text := all[1].send(t, all[1].client, http.MethodPost, all[1].URL("http")+"/v1/check", `{"path": "/far", "ip": "192.0.2.2"}`)
 		return strings.Contains(text, `"allowed":true`)
@@ -144,7 +145,7 @@ func TestRegionsTogether(t *testing.T) {
 	// It is back: it is charged for that.
 	all[0] = start(t, regionsText(0, names, addresses, regionRules))
 	nothing := metric(all[1], `stint_region_central_units_total{what="charged"} 0`)
-	until(t, "the central region is charged for what was admitted without it", func() bool {
+	wait.For(t, "the central region is charged for what was admitted without it", func() bool {
 		ask(all[1], "/far")
 		return !nothing()
 	})

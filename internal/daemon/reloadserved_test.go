@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/stintdev/stint/internal/test/testllm"
+	"github.com/stintdev/stint/internal/test/wait"
 )
 
 // TestReloadWhileServed replaces rules and upstreams while a stream of a language model is sent. The stream ends as it
@@ -75,11 +76,11 @@ limits = [{ name = "tokens", limit = "1000000/1h" }]
 	if got := <-first; got != "200 true <nil>" {
 		t.Errorf("the stream that had begun: %s", got)
 	}
-	until(t, "the stream is settled", func() bool {
+	wait.For(t, "the stream is settled", func() bool {
 		_, metrics := p.get(t, "admin", "/metrics")
 		return strings.Contains(metrics, `stint_units_total{meter="llm.total_tokens",rule="tokens",what="used"} 49`)
 	})
-	until(t, "the place is free", func() bool {
+	wait.For(t, "the place is free", func() bool {
 		status, _, err := ask()
 		return err == nil && status == http.StatusOK
 	})

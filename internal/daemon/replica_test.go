@@ -9,6 +9,7 @@ import (
 	"github.com/stintdev/stint/internal/daemon"
 	"github.com/stintdev/stint/internal/test/testpostgres"
 	"github.com/stintdev/stint/internal/test/testserver"
+	"github.com/stintdev/stint/internal/test/wait"
 )
 
 // fillPair creates a database with the contents of a file, and a standby of it.
@@ -34,7 +35,7 @@ func TestDatabaseReplica(t *testing.T) {
 	replica := set("server.database_replica", near)
 	p := start(t, text, replica)
 	p.becomes(t, "replica", "ok", "")
-	until(t, "the metrics of a replica", func() bool {
+	wait.For(t, "the metrics of a replica", func() bool {
 		s := p.series(t)
 		return s["stint_database_replica_up"] == "1" && s["stint_database_replica_lag_revisions"] == "0" && s["stint_database_replica_lag_seconds"] != ""
 	})
@@ -42,7 +43,7 @@ func TestDatabaseReplica(t *testing.T) {
 	standby.Kill(t)
 	p.becomes(t, "replica", "degraded", "what it would answer is asked of the database: it cannot be read")
 	apply(t, c, many)
-	until(t, "the change", func() bool { return p.series(t)["stint_rules"] == "2" })
+	wait.For(t, "the change", func() bool { return p.series(t)["stint_rules"] == "2" })
 	if s := p.series(t); s["stint_database_replica_up"] != "0" || s["stint_database_up"] != "1" {
 		t.Error(s)
 	}
@@ -63,7 +64,7 @@ func TestDatabaseReplica(t *testing.T) {
 	// Changes go on elsewhere.
 	_, err := c.Bans.Create(t.Context(), "test", catalog.Entry{IP: "192.0.2.1"})
 	do(t, err)
-	until(t, "the ban", func() bool { return p.series(t)["stint_catalog_revision"] == "3" })
+	wait.For(t, "the ban", func() bool { return p.series(t)["stint_catalog_revision"] == "3" })
 	link.Set(t, testserver.Fault{})
 	p.becomes(t, "catalog", "ok", "")
 }

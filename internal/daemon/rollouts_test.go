@@ -13,6 +13,7 @@ import (
 	"github.com/stintdev/stint/internal/control/alert"
 	"github.com/stintdev/stint/internal/daemon"
 	"github.com/stintdev/stint/internal/test/testpostgres"
+	"github.com/stintdev/stint/internal/test/wait"
 	"github.com/stintdev/stint/rule"
 )
 
@@ -79,46 +80,45 @@ func TestRolloutTakenBack(t *testing.T) {
 	for name, n := range map[string]int{"database": 3, "file": 1} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			v := newTold(t)
+			v, c := newTold(t), new(alertClock)
 			text := fmt.Sprintf(rolled, time.Now().Add(-time.Hour).UTC().Format(time.RFC3339), v.URL)
 			if name == "database" {
 				text = "[server]\ndatabase = \"" + fillAt(t, testpostgres.Shared(t).Database(t), text) + "\"\ncatalog = { last_good = \"none\" }\n"
 			}
 			var nodes []*process
 			for i := range n {
-				nodes = append(nodes, start(t, text, set("server.record.spool", "none"), set("server.catalog.node", fmt.Sprint("node", i))))
+				nodes = append(nodes, c.start(t, text, set("server.record.spool", "none"), set("server.catalog.node", fmt.Sprint("node", i))))
 			}
 			if o := nodes[0].rollout(t); o.Share != "50%" || o.Step != 1 || len(o.Steps) != 2 || o.Stopped != nil || o.BackIf != "denied > 2%" {
 				t.Fatalf("%+v", o)
 			}
-			// The minute in which the rule was stored is not judged.
-			<-time.After(time.Until(time.Now().Truncate(time.Minute).Add(time.Minute)))
-			withinMinute()
-			minute := time.Now().Truncate(time.Minute)
 			nodes[n-1].askFor(t, user, 40)
 			if !nodes[n-1].denies(t, user) {
 				t.Fatal("the rule is not in force")
 			}
+			end := c.endMinute(nodes...)
 			m := v.hears(t, "back", alert.TypeFiring)
 			if m.Subject != "few" || !strings.Contains(m.Text, "the rollout of the rule few was taken back: it denied ") || !strings.Contains(m.Text, "more than 2%") {
 				t.Errorf("%+v", m)
 			}
 			for i, p := range nodes {
-				until(t, fmt.Sprintf("node %d has taken it back", i), func() bool { return !p.denies(t, user) })
+				wait.For(t, fmt.Sprintf("node %d has taken it back", i), func() bool { return !p.denies(t, user) })
 				o := p.rollout(t)
 				if o.Share != "0%" || o.Stopped == nil || o.Stopped.Share != 0 {
 					t.Fatalf("node %d: %+v", i, o)
 				}
-				if late := o.Stopped.At.Sub(minute.Add(time.Minute)); late > time.Minute || late < 0 {
+				if late := o.Stopped.At.Sub(end); late > time.Minute || late < 0 {
 					t.Errorf("taken back %v after the minute", late)
 				}
 			}
 			if name == "file" {
-				do(t, os.WriteFile(nodes[0].path, []byte(text+"# again\n"), 0o600))
-				do(t, nodes[0].Reload(t.Context()))
-				if o := nodes[0].rollout(t); o.Share != "50%" || o.Stopped != nil {
-					t.Errorf("read again: %+v", o)
-				}
+				c.set(end.Add(2*time.Minute), 24*time.Hour) // the minute is judged no more
+				wait.For(t, "the file is read again", func() bool {
+					text += "# again\n"
+					do(t, os.WriteFile(nodes[0].path, []byte(text), 0o600), nodes[0].Reload(t.Context()))
+					o := nodes[0].rollout(t)
+					return o.Share == "50%" && o.Stopped == nil
+				})
 				return
 			}
 			_, body := nodes[0].get(t, "admin", "/admin/v1/rules/few/history")

@@ -17,6 +17,7 @@ import (
 	"github.com/stintdev/stint/internal/test/testllm"
 	"github.com/stintdev/stint/internal/test/testpostgres"
 	"github.com/stintdev/stint/internal/test/testredis"
+	"github.com/stintdev/stint/internal/test/wait"
 )
 
 // events returns the recorded events by user, each with what became of its reservation.
@@ -56,7 +57,7 @@ func (p *process) shows(t *testing.T, want map[string]string) {
 			t.Logf("got %q", got)
 		}
 	}()
-	until(t, fmt.Sprintf("%q", want), func() bool { got = p.events(t); return fmt.Sprint(got) == fmt.Sprint(want) })
+	wait.For(t, fmt.Sprintf("%q", want), func() bool { got = p.events(t); return fmt.Sprint(got) == fmt.Sprint(want) })
 }
 
 // settledRows returns how many settlements a database has.
@@ -104,7 +105,7 @@ func TestSettledEvents(t *testing.T) {
 			}
 			const one = "requests  1 of 1 -0 +0 "
 			var stream string
-			until(t, "the stream", func() bool { stream = p.events(t)[""]; return stream != "" })
+			wait.For(t, "the stream", func() bool { stream = p.events(t)[""]; return stream != "" })
 			var reserved int64
 			_, err = fmt.Sscanf(stream, "allowed %d", &reserved) // which was estimated
 			do(t, err)

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/stintdev/stint/internal/test/testoidc"
+	"github.com/stintdev/stint/internal/test/wait"
 )
 
 const goodOIDC = `
@@ -68,9 +69,9 @@ client_secret_file = "`+secret+`"`, 1), set("server.admin.token", "0123456789abc
 	if code, _ := fetchAs(t, p.client, "0123456789abcdef", p.URL("admin")+"/admin/v1/status"); code != http.StatusOK {
 		t.Errorf("a token: %d", code)
 	}
-	until(t, "a warning", func() bool { return strings.Contains(p.log.String(), "people cannot sign in") })
+	wait.For(t, "a warning", func() bool { return strings.Contains(p.log.String(), "people cannot sign in") })
 	provider.Down(false)
-	until(t, "the provider is found", func() bool {
+	wait.For(t, "the provider is found", func() bool {
 		_, text := p.get(t, "admin", "/admin/v1/sign-in")
 		return strings.Contains(text, `"ready":true`)
 	})

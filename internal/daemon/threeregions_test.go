@@ -16,6 +16,7 @@ import (
 	"github.com/stintdev/stint/internal/test/testdoc"
 	"github.com/stintdev/stint/internal/test/testredis"
 	"github.com/stintdev/stint/internal/test/testserver"
+	"github.com/stintdev/stint/internal/test/wait"
 	"github.com/stintdev/stint/rule"
 )
 
@@ -174,7 +175,7 @@ func (w *world) ask(t *testing.T, all []*process, r *rule.Rule) {
 			Allowed bool
 			Limits  []decided
 		}
-		until(t, "a decision of "+r.Name+" in "+w.names[i], func() bool { // a busy machine may make one locally
+		wait.For(t, "a decision of "+r.Name+" in "+w.names[i], func() bool { // a busy machine may make one locally
 			_, text = p.send(t, p.client, http.MethodPost, p.URL("http")+"/v1/check", body, "Authorization", "Bearer "+httpToken)
 			answer.Allowed, answer.Limits = false, nil
 			do(t, json.Unmarshal([]byte(text), &answer))

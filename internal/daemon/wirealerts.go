@@ -31,7 +31,7 @@ func (d *Daemon) openAlerts() (err error) {
 	} else {
 		a.source.denials = remembered(d.minutes)
 	}
-	a.store = alert.NewStore(d.operators.tokens.Database(), nil)
+	a.store = alert.NewStore(d.operators.tokens.Database(), d.clock.now)
 	a.source.store = a.store
 	a.definitions = definitions
 	a.runner, err = alert.NewRunner(alert.Options{
@@ -64,10 +64,10 @@ func (d *Daemon) followAlerts(ctx context.Context, definitions func(context.Cont
 				about.names[a.Rule] = true
 			}
 		}
-		d.alerts.about.Store(about)
 		if d.minutes != nil {
 			d.minutes.Turn(clients)
 		}
+		d.alerts.about.Store(about)
 		return true
 	}
 	look()
