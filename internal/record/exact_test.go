@@ -4,7 +4,6 @@ package record_test
 
 import (
 	"net/netip"
-	"runtime"
 	"testing"
 	"time"
 
@@ -41,50 +40,5 @@ func TestDecideAllocations(t *testing.T) {
 	r := newRecorder(t, record.RecorderOptions{})
 	if without, with := count(engine.Options{}), count(engine.Options{Recorder: r}); with != without || len(r.Take(nil)) == 0 {
 		t.Errorf("%v allocations, and %v without a recorder", with, without)
-	}
-}
-
-// TestMemoryIsGivenBack records many, and then few.
-func TestMemoryIsGivenBack(t *testing.T) {
-	r := newRecorder(t, record.RecorderOptions{Buffer: 64 << 10})
-	heap := func() int64 {
-		runtime.GC()
-		var m runtime.MemStats
-		runtime.ReadMemStats(&m)
-		return int64(m.HeapAlloc)
-	}
-	fill := func(n int) {
-		e := denial(noon)
-		for i := range n {
-			e.ID = numbered(i)
-			e.ID[15] = byte(i)
-			r.Record(t.Context(), &e)
-		}
-	}
-	const many, few = 50_000, 10
-	taken := make(record.Batch, 0, 32<<20)
-	before := heap()
-	fill(many)
-	if held := heap() - before; held < many*200 {
-		t.Errorf("%d events are held in %d bytes", many, held)
-	}
-	for range 3 {
-		taken = r.Take(taken[:0])
-		fill(few)
-	}
-	if held := heap() - before; held > 1<<20 {
-		t.Errorf("%d bytes are held for %d events", held, few)
-	}
-	if n := len(events(t, r.Take(taken[:0]))); n != few {
-		t.Errorf("%d events are there, want %d", n, few)
-	}
-	runtime.KeepAlive(r)
-}
-
-// TestManyInBoundedMemory has events go through much less memory than the 84 MB that they
-// need. They would take minutes under the race detector.
-func TestManyInBoundedMemory(t *testing.T) {
-	if most := trouble(t, 300_000, false); most > 16<<20 {
-		t.Errorf("%d bytes were in memory", most)
 	}
 }
