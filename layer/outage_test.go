@@ -49,7 +49,7 @@ func TestOutage(t *testing.T) {
 									select {
 									case <-stop:
 										return
-									case <-time.After(min(span/400, 10*time.Millisecond) * time.Duration(nodes)):
+									case <-time.After(min(span/400, 50*time.Millisecond) * time.Duration(nodes)):
 									}
 									if d := decide(t, s, a); d.Allowed {
 										mu.Lock()
