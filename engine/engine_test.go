@@ -457,10 +457,10 @@ limits = [ { name = "all", limit = "1000/1h fixed_window" } ]
 	open := map[string]func(now func() time.Time) (stint.Store, error){
 		"memory": func(now func() time.Time) (stint.Store, error) { return memstore.New(memstore.Options{Now: now}) },
 		"redis": func(now func() time.Time) (stint.Store, error) {
-			return redisstore.Open(testredis.Shared(t).URL()+"?prefix=rl:engine", redisstore.Options{Now: now})
+			return redisstore.Open(testredis.Shared(t).URL()+"?prefix=rl:engine&timeout=30s&dial_timeout=30s", redisstore.Options{Now: now})
 		},
 		"cluster": func(now func() time.Time) (stint.Store, error) {
-			return redisstore.Open(testredis.SharedCluster(t).URL()+"?prefix=rl:engine", redisstore.Options{Now: now})
+			return redisstore.Open(testredis.SharedCluster(t).URL()+"?prefix=rl:engine&timeout=30s&dial_timeout=30s", redisstore.Options{Now: now})
 		},
 	}
 	for name, open := range open {

@@ -17,6 +17,7 @@ import (
 	"github.com/stintdev/stint/engine"
 	"github.com/stintdev/stint/grpclimit"
 	"github.com/stintdev/stint/identity"
+	"github.com/stintdev/stint/internal/test/wait"
 )
 
 const servedRules = `
@@ -75,12 +76,12 @@ func TestServed(t *testing.T) {
 	if _, err := s.EmptyCall(t.Context(), &grpc_testing.Empty{}); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, used("0 0 7"))
+	wait.For(t, "what is used, or waits", used("0 0 7"))
 	outcome = status.Error(codes.Unavailable, "not now")
 	if _, err := s.EmptyCall(t.Context(), &grpc_testing.Empty{}); status.Code(err) != codes.Unavailable {
 		t.Fatal(err)
 	}
-	eventually(t, used("0 0 14"))
+	wait.For(t, "what is used, or waits", used("0 0 14"))
 
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -95,10 +96,10 @@ func TestServed(t *testing.T) {
 	if err := stream.Send(&grpc_testing.StreamingOutputCallRequest{}); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, used("1 100 114"))
+	wait.For(t, "what is used, or waits", used("1 100 114"))
 	if _, err := s.EmptyCall(t.Context(), &grpc_testing.Empty{}); status.Code(err) != codes.ResourceExhausted {
 		t.Errorf("another call: %v", err)
 	}
 	cancel() // it has used what was sent
-	eventually(t, used("0 57 94"))
+	wait.For(t, "what is used, or waits", used("0 57 94"))
 }

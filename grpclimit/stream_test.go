@@ -7,7 +7,6 @@ import (
 	"slices"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -17,6 +16,7 @@ import (
 
 	"github.com/stintdev/stint/grpclimit"
 	"github.com/stintdev/stint/identity"
+	"github.com/stintdev/stint/internal/test/wait"
 )
 
 // TestHeld cancels calls that a rule holds.
@@ -40,30 +40,14 @@ func TestHeld(t *testing.T) {
 		_, err := s.EmptyCall(ctx, &grpc_testing.Empty{})
 		done <- err
 	}()
-	eventually(t, func() bool { return w.Waiting() == 1 })
+	wait.For(t, "what is used, or waits", func() bool { return w.Waiting() == 1 })
 	cancel()
 	if err := <-done; status.Code(err) != codes.Canceled {
 		t.Error(err)
 	}
-	eventually(t, func() bool { return w.Waiting() == 0 })
+	wait.For(t, "what is used, or waits", func() bool { return w.Waiting() == 0 })
 	if n := passed.Load(); n != 1 {
 		t.Errorf("%d calls passed, want 1", n)
-	}
-}
-
-// eventually polls until something is so.
-func eventually(tb testing.TB, so func() bool) {
-	tb.Helper()
-	ctx, cancel := context.WithTimeout(tb.Context(), 30*time.Second)
-	defer cancel()
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	for !so() {
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			tb.Fatal("it does not come to pass")
-		}
 	}
 }
 

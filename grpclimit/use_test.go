@@ -17,6 +17,7 @@ import (
 	"github.com/stintdev/stint/engine"
 	"github.com/stintdev/stint/grpclimit"
 	"github.com/stintdev/stint/identity"
+	"github.com/stintdev/stint/internal/test/wait"
 	"github.com/stintdev/stint/rule"
 )
 
@@ -94,7 +95,7 @@ func TestUse(t *testing.T) {
 				if status.Code(err) != status.Code(c.fail) {
 					t.Fatal(err)
 				}
-				eventually(t, func() bool { return w.used(t) == "0 "+c.want })
+				wait.For(t, "what is used, or waits", func() bool { return w.used(t) == "0 "+c.want })
 			})
 		}
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/stintdev/stint/httplimit"
 	"github.com/stintdev/stint/identity"
 	"github.com/stintdev/stint/internal/test/testllm"
+	"github.com/stintdev/stint/internal/test/wait"
 	"github.com/stintdev/stint/rule"
 )
 
@@ -65,12 +66,10 @@ func newModels(tb testing.TB, provider http.HandlerFunc) models {
 // used returns what is used of a limit, when all requests are settled.
 func (m models) used(tb testing.TB, path, limit string) int64 {
 	tb.Helper()
-	ctx, cancel := context.WithTimeout(tb.Context(), 10*time.Second)
-	defer cancel()
-	if err := m.Settled(ctx); err != nil {
+	if err := m.Settled(tb.Context()); err != nil {
 		tb.Fatal(err)
 	}
-	v, err := m.Peek(ctx, engine.Request{Method: "POST", Path: path, Peer: netip.MustParseAddr("127.0.0.1")})
+	v, err := m.Peek(tb.Context(), engine.Request{Method: "POST", Path: path, Peer: netip.MustParseAddr("127.0.0.1")})
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -86,18 +85,13 @@ func (m models) used(tb testing.TB, path, limit string) int64 {
 // want waits until limits are used: a request is settled after the client has its response.
 func (m models) want(tb testing.TB, path string, want map[string]int64) {
 	tb.Helper()
-	ctx, cancel := context.WithTimeout(tb.Context(), 10*time.Second)
-	defer cancel()
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
 	for limit, units := range want {
-		for m.used(tb, path, limit) != units {
-			select {
-			case <-tick.C:
-			case <-ctx.Done():
-				tb.Fatalf("%s: %d are used of %s, want %d", path, m.used(tb, path, limit), limit, units)
+		wait.Nil(tb, path, func() error {
+			if used := m.used(tb, path, limit); used != units {
+				return fmt.Errorf("%d are used of %s, want %d", used, limit, units)
 			}
-		}
+			return nil
+		})
 	}
 }
 
@@ -240,24 +234,13 @@ func TestModelMeter(t *testing.T) {
 		prompt(t, s.URL+"/v1/chat/completions", `{"max_tokens":20,"messages":[]}`)
 	}
 	want := httplimit.ModelCounts{Answers: 4, Estimated: 2, Failed: 1, Cached: 19, CacheWritten: 2, Reasoning: 50}
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	for end := time.After(10 * time.Second); ; {
-		got := meter.Counts()
-		if got.Answers == want.Answers {
-			if got.Input < 40 || got.Output < 78 {
-				t.Errorf("%+v: want an input of 40 and an output of 78, and what is estimated", got)
-			}
-			if got.Input, got.Output = 0, 0; got != want {
-				t.Errorf("%+v, want %+v", got, want)
-			}
-			return
-		}
-		select {
-		case <-tick.C:
-		case <-end:
-			t.Fatalf("%+v after 10 s", got)
-		}
+	wait.For(t, "all answers are counted", func() bool { return meter.Counts().Answers == want.Answers })
+	got := meter.Counts()
+	if got.Input < 40 || got.Output < 78 {
+		t.Errorf("%+v: want an input of 40 and an output of 78, and what is estimated", got)
+	}
+	if got.Input, got.Output = 0, 0; got != want {
+		t.Errorf("%+v, want %+v", got, want)
 	}
 }
 

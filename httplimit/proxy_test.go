@@ -16,10 +16,10 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/stintdev/stint/httplimit"
 	"github.com/stintdev/stint/identity"
+	"github.com/stintdev/stint/internal/test/torture"
 )
 
 // TestGatewayProtocols sends a body with trailers, and gets hints, a body and trailers,
@@ -175,7 +175,6 @@ func connect(tb testing.TB, s *httptest.Server) (net.Conn, *bufio.Reader) {
 		tb.Fatal(err)
 	}
 	tb.Cleanup(func() { _ = conn.Close() })
-	_ = conn.SetDeadline(time.Now().Add(time.Minute)) // a test that hangs should say where
 	return conn, bufio.NewReader(conn)
 }
 
@@ -341,9 +340,12 @@ func TestGatewayRest(t *testing.T) {
 	})
 }
 
-// TestGatewayBodies passes 256 MiB there and back without holding it.
+// TestGatewayBodies passes 32 MiB there and back, or 256 MiB, without holding it.
 func TestGatewayBodies(t *testing.T) {
-	const size = int64(1 << 28)
+	size := int64(1 << 25)
+	if torture.Enabled {
+		size <<= 3
+	}
 	target := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_ = http.NewResponseController(w).EnableFullDuplex()
 		_, _ = io.Copy(w, r.Body)
@@ -359,14 +361,12 @@ func TestGatewayBodies(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer res.Body.Close()
-	var got int64
+	var got, most int64
 	for part := size / 16; ; {
 		n, err := io.CopyN(io.Discard, res.Body, part)
 		got += n
 		runtime.ReadMemStats(&now)
-		if grown := int64(now.Sys) - int64(before.Sys); grown > 32<<20 {
-			t.Fatalf("%d MiB more memory after %d MiB", grown>>20, got>>20)
-		}
+		most = max(most, int64(now.Sys)-int64(before.Sys))
 		if err != nil {
 			break
 		}
@@ -374,6 +374,7 @@ func TestGatewayBodies(t *testing.T) {
 	if got != size {
 		t.Errorf("%d of %d bytes came back", got, size)
 	}
+	torture.AtMost(t, "bytes more memory", most, 32<<20)
 }
 
 type zeros struct{}

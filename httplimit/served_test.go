@@ -17,6 +17,7 @@ import (
 	"github.com/stintdev/stint/engine"
 	"github.com/stintdev/stint/httplimit"
 	"github.com/stintdev/stint/identity"
+	"github.com/stintdev/stint/internal/test/wait"
 	"github.com/stintdev/stint/rule"
 )
 
@@ -78,21 +79,12 @@ func used(tb testing.TB, e *engine.Engine, path string) (out string) {
 // eventually waits until something is used: requests are settled after the client has its response.
 func eventually(tb testing.TB, e *engine.Engine, path, want string) {
 	tb.Helper()
-	ctx, cancel := context.WithTimeout(tb.Context(), 10*time.Second)
-	defer cancel()
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	for {
-		got := used(tb, e, path)
-		if got == want {
-			return
+	wait.Nil(tb, path, func() error {
+		if got := used(tb, e, path); got != want {
+			return fmt.Errorf("%s is used, want %s", got, want)
 		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			tb.Fatalf("%s is used, want %s", got, want)
-		}
-	}
+		return nil
+	})
 }
 
 // doors serve a handler behind each kind of door.

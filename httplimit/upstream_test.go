@@ -14,6 +14,7 @@ import (
 
 	"github.com/stintdev/stint/httplimit"
 	"github.com/stintdev/stint/identity"
+	"github.com/stintdev/stint/internal/test/wait"
 	"github.com/stintdev/stint/storetest"
 )
 
@@ -115,11 +116,7 @@ func TestUpstreamReturn(t *testing.T) {
 		}
 	}
 	slow.Store(false)
-	for try := 0; post(t, s.URL) != "back"; try++ { // it may still be too slow on a busy machine
-		if try == 100 {
-			t.Fatal("it does not come back")
-		}
-	}
+	wait.For(t, "the target is back", func() bool { return post(t, s.URL) == "back" }) // it may still be too slow on a busy machine
 	if h := g.Health()[0]; !h.Healthy || h.Failures != 0 || !h.Until.IsZero() {
 		t.Errorf("%+v", h)
 	}

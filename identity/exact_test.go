@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/stintdev/stint/identity"
+	"github.com/stintdev/stint/internal/test/torture"
 )
 
 // The race detector allocates on its own account, and so do pools under it.
@@ -45,7 +46,5 @@ func TestMemory(t *testing.T) {
 	}
 	empty := heap(0)
 	full := heap(4*1280) - empty
-	if more := heap(8*1280) - empty; more > 2*full {
-		t.Errorf("%d bytes, and after twice as many tokens %d", full, more)
-	}
+	torture.AtMost(t, "bytes after twice as many tokens", heap(8*1280)-empty, 2*full)
 }

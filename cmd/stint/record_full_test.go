@@ -8,9 +8,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	stint "github.com/stintdev/stint/cmd/stint"
+	"github.com/stintdev/stint/internal/test/wait"
 )
 
 // TestRecordFull captures what a server decides, until Ctrl-C, and replays it: exactly, and beside other rules.
@@ -32,16 +32,14 @@ func TestRecordFull(t *testing.T) {
 		Reason          string
 	}
 	var x capture
-	for deadline := time.Now().Add(30 * time.Second); x.Decisions < 20; <-time.After(10 * time.Millisecond) { // it begins after a second
-		if time.Now().After(deadline) {
-			t.Fatalf("%+v", x)
-		}
+	wait.For(t, "20 decisions are captured", func() bool { // it begins after a second
 		var ignored bytes.Buffer
 		stint.Run(t.Context(), []string{"check", "/signin", "--user", "alice", "--take", "--http", d.api}, d.environ, &ignored, &ignored)
 		if err := json.Unmarshal([]byte(d.must(t, "record", "status", "-o", "json")), &x); err != nil {
 			t.Fatal(err)
 		}
-	}
+		return x.Decisions >= 20
+	})
 	if code := stint.Run(t.Context(), []string{"record", "full"}, d.environ, &bytes.Buffer{}, &errs); code != 2 || !strings.Contains(errs.String(), "under way") {
 		t.Errorf("a second one: %d %s", code, errs.String())
 	}

@@ -3,14 +3,15 @@ package main_test
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
-	"time"
 
 	stint "github.com/stintdev/stint/cmd/stint"
+	"github.com/stintdev/stint/internal/test/wait"
 )
 
 // inDir runs a command, with files in a directory, and returns its code and output.
@@ -136,16 +137,12 @@ func TestReplayServer(t *testing.T) {
 		Requests   int64
 		DeniedThen int64 `json:"denied_then"`
 	}
-	for deadline := time.Now().Add(30 * time.Second); ; <-time.After(50 * time.Millisecond) { // until the events are written
+	wait.Nil(t, "the events are written", func() error {
 		var x report
-		if err := json.Unmarshal([]byte(d.must(t, "replay", "--from", "1h", "--config", candidate, "-o", "json")), &x); err != nil {
-			t.Fatal(err)
+		err := json.Unmarshal([]byte(d.must(t, "replay", "--from", "1h", "--config", candidate, "-o", "json")), &x)
+		if err == nil && (x.DeniedThen != 4 || x.Requests < 4) {
+			err = fmt.Errorf("%+v", x)
 		}
-		if x.DeniedThen == 4 && x.Requests >= 4 {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("%+v", x)
-		}
-	}
+		return err
+	})
 }

@@ -33,6 +33,7 @@ import (
 
 	"github.com/stintdev/stint/grpclimit/descriptor"
 	"github.com/stintdev/stint/grpclimit/xds"
+	"github.com/stintdev/stint/internal/test/wait"
 )
 
 // This file is long: one management server, in the test, and everything that it can do wrong.
@@ -40,7 +41,7 @@ import (
 // TestMain fails if a goroutine of a client or a server is left.
 func TestMain(m *testing.M) {
 	code := m.Run()
-	for end := time.Now().Add(10 * time.Second); code == 0; <-time.After(time.Millisecond) {
+	for end := time.Now().Add(5 * time.Minute); code == 0; <-time.After(time.Millisecond) {
 		stacks := make([]byte, 1<<20)
 		stacks = stacks[:runtime.Stack(stacks, true)]
 		if !strings.Contains(string(stacks), "google.golang.org/grpc") {
@@ -173,27 +174,20 @@ func run(t *testing.T, o xds.Options, before ...func(*xds.Client)) *client {
 // next waits for a value.
 func next[T any](t *testing.T, c <-chan T) (v T) {
 	t.Helper()
-	select {
-	case v = <-c:
-	case <-time.After(20 * time.Second):
-		t.Errorf("no %T in 20 s", v)
-		panic("waited too long") // also outside of the test's goroutine
-	}
-	return v
+	return <-c
 }
 
 // wait waits for a state.
 func (c *client) wait(t *testing.T, what string, ok func(xds.State) bool) xds.State {
 	t.Helper()
-	for end := time.Now().Add(20 * time.Second); ; <-time.After(time.Millisecond) {
-		s := c.State()
-		if ok(s) {
-			return s
+	var s xds.State
+	wait.Nil(t, what, func() error {
+		if s = c.State(); !ok(s) {
+			return fmt.Errorf("%+v", s)
 		}
-		if time.Now().After(end) {
-			t.Fatalf("not %s in 20 s: %+v", what, s)
-		}
-	}
+		return nil
+	})
+	return s
 }
 
 func pack(t *testing.T, m proto.Message) *anypb.Any {

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/stintdev/stint/internal/door/llm"
+	"github.com/stintdev/stint/internal/test/torture"
 )
 
 // TestMemory measures what an answer needs while it is under way.
@@ -62,10 +63,7 @@ func TestMemory(t *testing.T) {
 		runtime.ReadMemStats(&after)
 		// All that was allocated, also what is garbage, and the stacks of coroutines.
 		each := int64(after.TotalAlloc-before.TotalAlloc)/answers + max(int64(after.StackInuse)-int64(before.StackInuse), 0)/answers
-		t.Logf("%s: %d bytes", c.name, each)
-		if each > c.atMost {
-			t.Errorf("%s: %d bytes for an answer, want at most %d", c.name, each, c.atMost)
-		}
+		torture.AtMost(t, c.name+": bytes", each, c.atMost)
 		for _, o := range all {
 			o.response.End()
 		}

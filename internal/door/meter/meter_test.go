@@ -14,6 +14,8 @@ import (
 
 	"github.com/stintdev/stint/internal/door/meter"
 	"github.com/stintdev/stint/internal/kit/scan"
+	"github.com/stintdev/stint/internal/test/torture"
+	"github.com/stintdev/stint/internal/test/wait"
 )
 
 func parse(t testing.TB, names ...string) *meter.Set {
@@ -289,13 +291,10 @@ func TestForgotten(t *testing.T) {
 			}
 		}
 	}()
-	deadline := time.Now().Add(10 * time.Second)
-	for runtime.NumGoroutine() > before {
-		if time.Now().After(deadline) {
-			t.Fatalf("%d goroutines, %d before", runtime.NumGoroutine(), before)
-		}
+	wait.For(t, "there are no more goroutines than before", func() bool {
 		runtime.GC()
-	}
+		return runtime.NumGoroutine() <= before
+	})
 }
 
 // TestMemory measures what a response needs while it is under way.
@@ -328,10 +327,7 @@ func TestMemory(t *testing.T) {
 		runtime.ReadMemStats(&after)
 		// All that was allocated, also what is garbage, and the stacks of coroutines.
 		each := int64(after.TotalAlloc-before.TotalAlloc)/responses + max(int64(after.StackInuse)-int64(before.StackInuse), 0)/responses
-		t.Logf("%s: %d bytes", c.name, each)
-		if each > c.atMost {
-			t.Errorf("%s: %d bytes for a response, want at most %d", c.name, each, c.atMost)
-		}
+		torture.AtMost(t, c.name+": bytes", each, c.atMost)
 		for _, r := range all {
 			r.End(nil, meter.End{})
 		}

@@ -814,11 +814,8 @@ func TestLeavesNothing(t *testing.T) {
 		}
 		c.Close()
 		// One that has said that it is done may have yet to return.
-		for end := time.Now().Add(10 * time.Second); left() != "" && time.Now().Before(end); {
+		for left() != "" { // until the end of the run, which shows it
 			runtime.Gosched()
-		}
-		if g := left(); g != "" {
-			t.Fatalf("a goroutine is left:\n%s", g)
 		}
 	}
 }

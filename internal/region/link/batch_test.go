@@ -21,6 +21,7 @@ import (
 	"github.com/stintdev/stint/internal/region/gossip"
 	"github.com/stintdev/stint/internal/region/link"
 	"github.com/stintdev/stint/internal/test/testserver"
+	"github.com/stintdev/stint/internal/test/wait"
 )
 
 // TestBatches sends batches of every kind: they arrive as they were sent, in order, and are acknowledged.
@@ -247,7 +248,7 @@ func TestSlowReceiver(t *testing.T) {
 		do(t, take(t.Context(), l.Store()))
 	}
 	pings := l.State().Pings
-	eventually(t, "pings are answered", func() bool { return l.State().Pings > pings+2 })
+	wait.For(t, "pings are answered", func() bool { return l.State().Pings > pings+2 })
 	if s := l.State(); !s.Up || s.Batches != link.MaxBatches {
 		t.Errorf("%+v", s)
 	}
@@ -257,7 +258,7 @@ func TestSlowReceiver(t *testing.T) {
 			t.Errorf("batch %d, want %d", got, n+1)
 		}
 	}
-	eventually(t, "all are acknowledged", func() bool { return l.State().Batches == 0 })
+	wait.For(t, "all are acknowledged", func() bool { return l.State().Batches == 0 })
 	do(t, l.Send(batch(link.MaxBatches+1)))
 	if got := <-arrived; got != link.MaxBatches+1 {
 		t.Errorf("batch %d", got)
@@ -345,7 +346,7 @@ func TestCuts(t *testing.T) {
 		}
 		p.Set(t, testserver.Fault{})
 	}
-	eventually(t, "all are acknowledged", func() bool { return x.send(t, l, last) })
+	wait.For(t, "all are acknowledged", func() bool { return x.send(t, l, last) })
 	mu.Lock()
 	defer mu.Unlock()
 	if applied != last || x.links < 4 {
@@ -359,16 +360,16 @@ func TestRestart(t *testing.T) {
 	s, addr := serve(t, nil)
 	x := &ledger{runs: map[uint64]bool{}}
 	l := connected(t, open(t, addr, func(o *link.Options) { o.Connected, o.Acknowledged = x.connected, x.acknowledged }))
-	eventually(t, "the first is acknowledged", func() bool { return x.send(t, l, 1) })
+	wait.For(t, "the first is acknowledged", func() bool { return x.send(t, l, 1) })
 	since := l.State().Since
 	s.Close()
-	eventually(t, "the link is down", func() bool { return !l.State().Up })
+	wait.For(t, "the link is down", func() bool { return !l.State().Up })
 	if s := l.State(); s.Why == nil || s.Since.Equal(since) || s.Server.Run != 7 {
 		t.Errorf("%+v", s)
 	}
 	serveAt(t, addr, func(o *link.ServerOptions) { o.Self.Run = 8 })
 	connected(t, l)
-	eventually(t, "the second is acknowledged", func() bool { return x.send(t, l, 2) })
+	wait.For(t, "the second is acknowledged", func() bool { return x.send(t, l, 2) })
 	if x.mu.Lock(); !x.runs[7] || !x.runs[8] || l.State().Server.Run != 8 {
 		t.Errorf("%v, %v", x.runs, l.State().Server)
 	}
@@ -390,7 +391,7 @@ func TestReceiverFails(t *testing.T) {
 	})
 	x := &ledger{runs: map[uint64]bool{}}
 	l := connected(t, open(t, addr, func(o *link.Options) { o.Connected, o.Acknowledged = x.connected, x.acknowledged }))
-	eventually(t, "all are acknowledged", func() bool { return x.send(t, l, 5) })
+	wait.For(t, "all are acknowledged", func() bool { return x.send(t, l, 5) })
 	if n := s.Refused()[link.NotReceived]; n != 1 || x.links != 2 || l.State().Refused != 1 {
 		t.Errorf("%d refused, %d connections, %+v", n, x.links, l.State())
 	}
@@ -421,7 +422,7 @@ func TestReplaced(t *testing.T) {
 	r := login(t, addr)
 	do(t, r.Send(frame(t, batch(2))))
 	<-began
-	eventually(t, "the second has its acknowledgement", func() bool {
+	wait.For(t, "the second has its acknowledgement", func() bool {
 		f, err := r.Recv()
 		do(t, err)
 		return f.GetAck() == 2

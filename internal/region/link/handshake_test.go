@@ -22,6 +22,7 @@ import (
 	"github.com/stintdev/stint/internal/region/gossip"
 	"github.com/stintdev/stint/internal/region/link"
 	"github.com/stintdev/stint/internal/region/link/linkpb"
+	"github.com/stintdev/stint/internal/test/wait"
 )
 
 // TestHandshake connects, and looks at what both sides know.
@@ -45,7 +46,7 @@ func TestHandshake(t *testing.T) {
 		t.Errorf("%+v", peers)
 	}
 	l.Close()
-	eventually(t, "the server has no peer", func() bool { return len(s.Peers()) == 0 })
+	wait.For(t, "the server has no peer", func() bool { return len(s.Peers()) == 0 })
 	if err := l.Send(batch(1)); err == nil || l.State().Up {
 		t.Error("a closed link is up")
 	}
@@ -77,7 +78,7 @@ func TestRefused(t *testing.T) {
 				o.Connected = func(string, gossip.Sender) { t.Error("connected") }
 				c.client(o)
 			})
-			eventually(t, "it is refused several times", func() bool { return l.State().Refused >= 5 })
+			wait.For(t, "it is refused several times", func() bool { return l.State().Refused >= 5 })
 			if s := l.State(); s.Up || !strings.Contains(s.Why.Error(), c.says) {
 				t.Errorf("%+v, want %s", s, c.says)
 			}
@@ -140,7 +141,7 @@ func TestSecrets(t *testing.T) {
 			if max(here-there, there-here) == 1 {
 				t.Errorf("step %d has to be accepted at step %d", here, there)
 			}
-			eventually(t, "it is refused", func() bool { return s.Refused()[link.WrongSecret] > 0 })
+			wait.For(t, "it is refused", func() bool { return s.Refused()[link.WrongSecret] > 0 })
 			if l.State().Up {
 				t.Errorf("step %d is accepted at step %d", here, there)
 			}
@@ -151,7 +152,7 @@ func TestSecrets(t *testing.T) {
 	current.Store(&steps[0])
 	s, addr := serve(t, func(o *link.ServerOptions) { o.Secrets = steps[3] })
 	l := open(t, addr, func(o *link.Options) { o.Secrets = func() [][]byte { return (*current.Load())() } })
-	eventually(t, "it is refused", func() bool { return s.Refused()[link.WrongSecret] > 0 })
+	wait.For(t, "it is refused", func() bool { return s.Refused()[link.WrongSecret] > 0 })
 	current.Store(&steps[2])
 	connected(t, l)
 }
@@ -256,14 +257,14 @@ func TestImpostors(t *testing.T) {
 		l := open(t, listener.Addr().String(), func(o *link.Options) {
 			o.Connected = func(string, gossip.Sender) { t.Errorf("%s: connected", name) }
 		})
-		eventually(t, name+" is noticed", func() bool { s := l.State(); return !s.Up && strings.Contains(s.Why.Error(), c.says) })
+		wait.For(t, name+" is noticed", func() bool { s := l.State(); return !s.Up && strings.Contains(s.Why.Error(), c.says) })
 	}
 
 	// Another region than was expected, with the secret.
 	regions := slices.Concat(identity("eu").Regions, []link.Region{{Name: "asia"}})
 	_, addr := serve(t, func(o *link.ServerOptions) { o.Regions = regions })
 	l := open(t, addr, func(o *link.Options) { o.Regions, o.Region = regions, "asia" })
-	eventually(t, "the other region is noticed", func() bool { return strings.Contains(l.State().Why.Error(), `is region "us", want asia`) })
+	wait.For(t, "the other region is noticed", func() bool { return strings.Contains(l.State().Why.Error(), `is region "us", want asia`) })
 }
 
 // authority issues certificates.
@@ -348,7 +349,7 @@ func TestTLS(t *testing.T) {
 				connected(t, l)
 				return
 			}
-			eventually(t, "it is refused", func() bool { s := l.State(); return !s.Up && strings.Contains(s.Why.Error(), c.says) })
+			wait.For(t, "it is refused", func() bool { s := l.State(); return !s.Up && strings.Contains(s.Why.Error(), c.says) })
 			if c.reason != "" && s.Refused()[c.reason] == 0 {
 				t.Errorf("%v, want %s", s.Refused(), c.reason)
 			}
@@ -361,5 +362,5 @@ func TestTLS(t *testing.T) {
 	l := open(t, addr, func(o *link.Options) {
 		o.URL, o.TLS = "https://"+addr, func() *tls.Config { return &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12} }
 	})
-	eventually(t, "it is not trusted", func() bool { return strings.Contains(l.State().Why.Error(), "unknown authority") })
+	wait.For(t, "it is not trusted", func() bool { return strings.Contains(l.State().Why.Error(), "unknown authority") })
 }

@@ -21,13 +21,14 @@ import (
 	"github.com/stintdev/stint/internal/region/gossip"
 	"github.com/stintdev/stint/internal/region/link"
 	"github.com/stintdev/stint/internal/region/link/linkpb"
+	"github.com/stintdev/stint/internal/test/wait"
 	"github.com/stintdev/stint/memstore"
 )
 
 // TestMain fails if a goroutine of a link or a server is left.
 func TestMain(m *testing.M) {
 	code := m.Run()
-	for end := time.Now().Add(10 * time.Second); code == 0; <-time.After(time.Millisecond) {
+	for end := time.Now().Add(5 * time.Minute); code == 0; <-time.After(time.Millisecond) {
 		stacks := make([]byte, 1<<20)
 		stacks = stacks[:runtime.Stack(stacks, true)]
 		if !strings.Contains(string(stacks), "google.golang.org/grpc") {
@@ -134,17 +135,8 @@ func open(t testing.TB, addr string, change func(*link.Options)) *link.Link {
 // connected waits until the link is up.
 func connected(t testing.TB, l *link.Link) *link.Link {
 	t.Helper()
-	eventually(t, "the link is up", func() bool { return l.State().Up })
+	wait.For(t, "the link is up", func() bool { return l.State().Up })
 	return l
-}
-
-func eventually(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(20 * time.Second); !ok(); <-time.After(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("it never happens that %s", what)
-		}
-	}
 }
 
 // raw is a client whose messages the test writes.

@@ -15,7 +15,6 @@ import (
 	"github.com/stintdev/stint/internal/region/gossip"
 	"github.com/stintdev/stint/internal/region/link"
 	"github.com/stintdev/stint/internal/region/link/linkpb"
-	"github.com/stintdev/stint/internal/test/testserver"
 )
 
 // frame returns a batch as the first message that has its limits.
@@ -189,26 +188,6 @@ func TestTooMuch(t *testing.T) {
 	}
 }
 
-// TestPings measures a delay, and clocks that are an hour apart.
-func TestPings(t *testing.T) {
-	t.Parallel()
-	s, addr := serve(t, func(o *link.ServerOptions) {
-		o.Clock = func() int64 { return time.Now().Add(time.Hour).UnixMicro() }
-	})
-	p := testserver.StartProxy(t, addr)
-	p.Set(t, testserver.Fault{Latency: 20 * time.Millisecond})
-	l := connected(t, open(t, p.Addr(), nil))
-	eventually(t, "both sides have measured", func() bool { return l.State().Pings > 16 && s.Peers()[0].Pings > 16 })
-	// A busy machine makes it less exact; TestMeter is exact.
-	near := func(skew, want time.Duration) bool { return (skew - want).Abs() < 10*time.Second }
-	if m := l.State().Measured; m.RoundTrip < 40*time.Millisecond || m.LastRoundTrip < 40*time.Millisecond || !near(m.Skew, time.Hour) {
-		t.Errorf("%+v", m)
-	}
-	if m := s.Peers()[0].Measured; m.RoundTrip < 40*time.Millisecond || !near(m.Skew, -time.Hour) {
-		t.Errorf("%+v", m)
-	}
-}
-
 // TestMeter measures pings with chosen round trips.
 func TestMeter(t *testing.T) {
 	t.Parallel()
@@ -246,18 +225,6 @@ func TestMeter(t *testing.T) {
 	if got := m.Measured().Pings; got != pings {
 		t.Errorf("%d pings, want %d", got, pings)
 	}
-}
-
-// TestSilence loses everything, while connections stay open: both sides notice.
-func TestSilence(t *testing.T) {
-	t.Parallel()
-	s, addr := serve(t, func(o *link.ServerOptions) { o.Hurry() })
-	p := testserver.StartProxy(t, addr)
-	l := connected(t, open(t, p.Addr(), func(o *link.Options) { o.Hurry() }))
-	p.Set(t, testserver.Fault{Swallow: true})
-	eventually(t, "both notice", func() bool { return !l.State().Up && len(s.Peers()) == 0 })
-	p.Set(t, testserver.Fault{})
-	connected(t, l)
 }
 
 // FuzzMessages reads what a peer may send: nothing panics, and what is taken is valid.

@@ -11,7 +11,7 @@ import (
 
 	"github.com/stintdev/stint"
 	"github.com/stintdev/stint/internal/region/link"
-	"github.com/stintdev/stint/internal/test/testserver"
+	"github.com/stintdev/stint/internal/test/wait"
 	"github.com/stintdev/stint/storetest"
 )
 
@@ -175,40 +175,6 @@ func TestDown(t *testing.T) {
 	}
 }
 
-// TestDeadlines checks that callers leave when they want, and that the far store knows.
-func TestDeadlines(t *testing.T) {
-	t.Parallel()
-	began, ended := make(chan time.Duration, 1), make(chan error, 1)
-	s := central(t, &far{do: func(ctx context.Context, _ []stint.Ask, _ []stint.Decision) error {
-		until, _ := ctx.Deadline()
-		began <- time.Until(until)
-		<-ctx.Done()
-		ended <- ctx.Err()
-		return ctx.Err()
-	}})
-	ctx, cancel := context.WithTimeout(t.Context(), time.Second) // enough to be sent, also here
-	defer cancel()
-	err := take(ctx, s)
-	if !errors.Is(err, stint.ErrUnavailable) || errors.Is(err, stint.ErrNotApplied) {
-		t.Errorf("a call that takes too long: %v", err)
-	}
-	if left, err := <-began, <-ended; left > time.Second || !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("the far store had %v, and ended with %v", left, err)
-	}
-	<-ctx.Done() // the far store may have answered just before
-	if err := take(ctx, s); !errors.Is(err, stint.ErrUnavailable) || !errors.Is(err, stint.ErrNotApplied) || !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("a call that is over before it begins: %v", err)
-	}
-	ctx, cancel = context.WithCancel(t.Context())
-	go func() {
-		<-began
-		cancel()
-	}()
-	if err := take(ctx, s); !errors.Is(err, stint.ErrUnavailable) || !errors.Is(err, context.Canceled) {
-		t.Errorf("a call that is cancelled: %v", err)
-	}
-}
-
 // TestManyCalls makes more calls than may be in flight.
 func TestManyCalls(t *testing.T) {
 	t.Parallel()
@@ -222,7 +188,7 @@ func TestManyCalls(t *testing.T) {
 	for range link.MaxCalls {
 		go func() { answers <- take(t.Context(), s) }()
 	}
-	eventually(t, "all are in flight", func() bool { return l.State().Calls == link.MaxCalls })
+	wait.For(t, "all are in flight", func() bool { return l.State().Calls == link.MaxCalls })
 	if err := take(t.Context(), s); !errors.Is(err, stint.ErrNotApplied) || !strings.Contains(err.Error(), "too many calls") {
 		t.Error(err)
 	}
@@ -233,32 +199,6 @@ func TestManyCalls(t *testing.T) {
 	do(t, take(t.Context(), s))
 	if s := l.State(); s.Calls != 0 || s.Refused != 0 {
 		t.Errorf("%+v", s)
-	}
-}
-
-// TestCallsCut cuts the connection while a call is made: it may have been applied.
-func TestCallsCut(t *testing.T) {
-	t.Parallel()
-	began := make(chan struct{}, 1)
-	_, addr := serve(t, func(o *link.ServerOptions) {
-		o.Central = &far{do: func(ctx context.Context, _ []stint.Ask, _ []stint.Decision) error {
-			began <- struct{}{}
-			<-ctx.Done()
-			return ctx.Err()
-		}}
-	})
-	p := testserver.StartProxy(t, addr)
-	l := connected(t, open(t, p.Addr(), nil))
-	for name, f := range map[string]testserver.Fault{"refuse": {Refuse: true}, "swallow": {Swallow: true}, "reset": {Reset: 1}} {
-		connected(t, l)
-		answer := make(chan error, 1)
-		go func() { answer <- take(t.Context(), l.Store()) }()
-		<-began
-		p.Set(t, f)
-		if err := <-answer; !errors.Is(err, stint.ErrUnavailable) || errors.Is(err, stint.ErrNotApplied) {
-			t.Errorf("%s: %v", name, err)
-		}
-		p.Set(t, testserver.Fault{})
 	}
 }
 
