@@ -137,7 +137,7 @@ func TestFailover(t *testing.T) {
 				t.Errorf("%d admitted too many, but only %d could have been lost", excess, lost)
 			}
 			e.want(t, connected)
-			e.reaches(t, x, "news")
+			e.reaches(t, x)
 		})
 	}
 }

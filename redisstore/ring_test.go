@@ -21,9 +21,9 @@ func nodesFor(n int) (nodes []node) {
 }
 
 // holders returns the names of the slots' servers.
-func holders(nodes []node, virtualNodes int) []string {
+func holders(nodes []node) []string {
 	names := make([]string, slot.Count)
-	for k, n := range owners(nodes, virtualNodes) {
+	for k, n := range owners(nodes, 2048) {
 		names[k] = nodes[n].addr
 	}
 	return names
@@ -51,7 +51,7 @@ func fair(t *testing.T, what string, got int, want float64) {
 func TestRingGolden(t *testing.T) {
 	t.Parallel()
 	nodes := []node{{"a:6379", 1}, {"b:6379", 1}, {"c:6379", 2}}
-	names := holders(nodes, 2048)
+	names := holders(nodes)
 	sum := fnv.New64a()
 	for _, name := range names {
 		fmt.Fprintln(sum, name)
@@ -81,7 +81,7 @@ func TestRingShares(t *testing.T) {
 	var before []string
 	for n := 1; n <= 10; n++ {
 		nodes := nodesFor(n)
-		now := holders(nodes, 2048)
+		now := holders(nodes)
 		for name, got := range shares(now) {
 			fair(t, fmt.Sprintf("%s of %d", name, n), got, float64(slot.Count)/float64(n))
 		}
@@ -104,7 +104,7 @@ func TestRingShares(t *testing.T) {
 	rest := slices.Delete(slices.Clone(nodes), 4, 5)
 	slices.Reverse(rest) // the order does not matter
 	got := map[string]int{}
-	for k, name := range holders(rest, 2048) {
+	for k, name := range holders(rest) {
 		if name != before[k] {
 			if before[k] != nodes[4].addr {
 				t.Fatalf("slot %d moved from %s to %s", k, before[k], name)
@@ -131,7 +131,7 @@ func TestRingSpread(t *testing.T) {
 			for i := range n {
 				nodes = append(nodes, node{fmt.Sprintf("redis-%d-%d:6379", ring, i), 1})
 			}
-			for _, got := range shares(holders(nodes, 2048)) {
+			for _, got := range shares(holders(nodes)) {
 				worst = max(worst, math.Abs(float64(n*got)/slot.Count-1))
 			}
 		}
@@ -145,9 +145,9 @@ func TestRingSpread(t *testing.T) {
 func TestRingWeights(t *testing.T) {
 	t.Parallel()
 	nodes := nodesFor(4)
-	before := holders(nodes, 2048)
+	before := holders(nodes)
 	nodes[1].weight, nodes[2].weight = 2, 5
-	now := holders(nodes, 2048)
+	now := holders(nodes)
 	n := shares(now)
 	for i, want := range []float64{1, 2, 5, 1} {
 		fair(t, nodes[i].addr, n[nodes[i].addr], want/9*slot.Count)

@@ -280,12 +280,12 @@ func (e *ear) want(t testing.TB, want string) {
 }
 
 // reaches waits until messages arrive again after a lost connection.
-func (e *ear) reaches(t testing.TB, x *redisstore.Side, channel string) {
+func (e *ear) reaches(t testing.TB, x *redisstore.Side) {
 	t.Helper()
 	sent := 0
 	wait.Nil(t, "a message", func() error {
 		if sent++; sent%20 == 1 { // some may be lost
-			if err := x.Publish(t.Context(), channel, "back"); err != nil {
+			if err := x.Publish(t.Context(), "news", "back"); err != nil {
 				return err
 			}
 		}
@@ -414,7 +414,7 @@ func TestSideSilence(t *testing.T) {
 
 	proxy.Forget()
 	e.want(t, connected)
-	e.reaches(t, x, "news")
+	e.reaches(t, x)
 
 	proxy.Set(t, testredis.Fault{Swallow: true})
 	listeners(t, server, channel, 0)
@@ -422,7 +422,7 @@ func TestSideSilence(t *testing.T) {
 		t.Errorf("publish: %v; want ErrUnavailable", err)
 	}
 	proxy.Set(t, testredis.Fault{})
-	e.reaches(t, x, "news")
+	e.reaches(t, x)
 }
 
 // TestSideOutage subscribes while Redis is down, and stops Redis again later.
@@ -451,7 +451,7 @@ func TestSideOutage(t *testing.T) {
 	unavailable()
 	server.Restart(t)
 	e.want(t, connected)
-	e.reaches(t, x, "news")
+	e.reaches(t, x)
 
 	patient := open(t, server.URL(), redisstore.Options{}).Side()
 	if _, _, err := patient.Get(t.Context(), "a"); err != nil {

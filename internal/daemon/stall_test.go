@@ -55,6 +55,7 @@ func (p *pipes) Close() error {
 func (*pipes) Addr() net.Addr { return &net.UnixAddr{Name: "pipe", Net: "unix"} }
 
 func (p *pipes) dial(t testing.TB) (net.Conn, error) {
+	t.Helper()
 	ours, theirs := net.Pipe()
 	t.Cleanup(func() { _ = ours.Close() })
 	select {
@@ -68,6 +69,7 @@ func (p *pipes) dial(t testing.TB) (net.Conn, error) {
 
 // client returns a client of what listens, for one version of HTTP.
 func (p *pipes) client(t testing.TB, http2 bool) *http.Client {
+	t.Helper()
 	transport := &http.Transport{Protocols: new(http.Protocols), DialContext: func(context.Context, string, string) (net.Conn, error) { return p.dial(t) }}
 	transport.Protocols.SetHTTP1(!http2)
 	transport.Protocols.SetUnencryptedHTTP2(http2)
@@ -77,6 +79,7 @@ func (p *pipes) client(t testing.TB, http2 bool) *http.Client {
 
 // inFront serves a proxy of an upstream as the gateway is served. The upstream is reached by one version of HTTP.
 func inFront(t testing.TB, front net.Listener, stall time.Duration, minBodyRate int, http2 bool, upstream http.HandlerFunc) (stop func(context.Context) error) {
+	t.Helper()
 	back := newPipes()
 	u := http.Server{Handler: upstream, Protocols: new(http.Protocols)}
 	u.Protocols.SetHTTP1(true)
