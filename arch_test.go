@@ -75,11 +75,11 @@ var floors = map[string]int{
 	"storetest":                            1,
 	"internal/kit/blob/blobtest":           1, // the suite of its kinds
 
-	"internal/test/testredis":    1, // real servers, for tests
-	"internal/test/testpostgres": 1,
-	"internal/test/testserver":   0, // what starts them
+	"internal/test/testredis":    2, // real servers, for tests
+	"internal/test/testpostgres": 2,
+	"internal/test/testserver":   1, // what starts them
 	"internal/test/testdoc":      0, // the blocks of the documents
-	"internal/test/testdatabase": 2, // databases that have the schema
+	"internal/test/testdatabase": 3, // databases that have the schema
 	"internal/test/torture":      1, // judges what tests measure
 	"internal/test/wait":         0, // waits for what must happen
 	"internal/test/testopenapi":  0, // validates JSON by OpenAPI documents
