@@ -133,7 +133,11 @@ func TestAlertsPage(t *testing.T) {
 	see("alerts-webhooks", at("/alerts", "tab", "webhooks"), "oncall")
 	see("alerts-deliveries", at("/alerts", "tab", "deliveries"), "Firing", "Test")
 
-	see("alerts-history", at("/alerts", "tab", "history"), "node-2 has not reported since")
+	if _, err := db.Write.ExecContext(t.Context(), "DELETE FROM stint_nodes WHERE id = 'gone'"); err != nil {
+		t.Fatal(err)
+	}
+	w.until(func() error { return hears("alert.resolved node_missing node-2") }) // a minute after the last message
+	see("alerts-history", at("/alerts", "tab", "history"), "node-2 has not reported since", "is given up")
 	w.visit(at("/alerts", "tab", "definitions"))
 	w.settled("Alerts")
 	w.click("button", "Edit missing")

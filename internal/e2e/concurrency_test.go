@@ -91,7 +91,7 @@ limits = [{ name = "at-once", limit = "10/10s concurrency" }]
 	redis := testredis.StartProxy(t, store)
 	var nodes []*server
 	for range 3 {
-		nodes = append(nodes, serve(t, config, counting(redis.URL())...))
+		nodes = append(nodes, serve(t, config, "STINT_SERVER_COUNTERS="+patiently(redis.URL()), "STINT_SERVER_STORE_BUDGET=1s"))
 	}
 	var passed, denied, undecided atomic.Int64
 	transport := &http.Transport{MaxIdleConnsPerHost: 64}
