@@ -45,7 +45,9 @@ func newBereaved(t *testing.T, args ...string) *bereaved {
 	doors := [2]string{freeAddress(t), freeAddress(t)}
 	for r := range b.nodes {
 		var text strings.Builder
-		fmt.Fprintf(&text, "[server]\ncounters = %q\nstore_budget = \"2s\"\n", patiently(b.redis[r].URL()))
+		// The survivor never decides on its own. The other one is to notice before long that its Redis is gone.
+		budget := [2]string{survivor: "30s", mourning: "5s"}[r]
+		fmt.Fprintf(&text, "[server]\ncounters = %q\nstore_budget = %q\n", patiently(b.redis[r].URL()), budget)
 		fmt.Fprintf(&text, "[region]\nname = %q\ncentral = %q\nsecret = \"the secret of two regions\"\ninterval = \"200ms\"\n[region.listener]\naddress = %q\n",
 			regionNames[r], regionNames[mourning], doors[r])
 		fmt.Fprintf(&text, "[[region.peers]]\nname = %q\nurl = \"http://%s\"\n", regionNames[1-r], doors[1-r])
