@@ -70,7 +70,7 @@ func TestMemory(t *testing.T) {
 		{"100/1h burst=100 leaky_bucket", 1, 90, 88, 150},
 		{"99/1000h token_bucket", 1, 1, 104, 166},
 	} {
-		s, err := redisstore.Open(server.URL(), redisstore.Options{})
+		s, err := redisstore.Open(patient(server.URL()), redisstore.Options{})
 		if err != nil {
 			t.Fatal(err)
 		}
