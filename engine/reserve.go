@@ -212,17 +212,18 @@ func (r *Receipt) Rules() iter.Seq[*Settled] {
 // is charged in full, and what was not used is given back, both as if it had been known when it was reserved.
 // Places are released. Limits whose cost was known before stay as they are.
 //
-// After an error it may be called again: what was applied is not applied twice.
+// It is an error if the store cannot be reached. After an error it may be called again, by any process: what was
+// applied is not applied twice.
 func (e *Engine) Commit(ctx context.Context, r *Reservation, u Usage) (Receipt, error) {
 	if err := u.validate(); err != nil {
 		return Receipt{}, err
 	}
-	return e.settle(ctx, r, settlement{Usage: u, used: func(it *reserved) int64 { return it.used(&u) }})
+	return e.settle(ctx, r, settlement{Usage: u, stored: true, used: func(it *reserved) int64 { return it.used(&u) }})
 }
 
 // Cancel settles a reservation as if the request had never been made: everything is given back.
 func (e *Engine) Cancel(ctx context.Context, r *Reservation) (Receipt, error) {
-	return e.settle(ctx, r, settlement{cancelled: true, used: func(*reserved) int64 { return 0 }})
+	return e.settle(ctx, r, settlement{cancelled: true, stored: true, used: func(*reserved) int64 { return 0 }})
 }
 
 // settlement is how a reservation is settled.
@@ -230,6 +231,7 @@ type settlement struct {
 	Usage
 	cancelled bool
 	used      func(*reserved) int64
+	stored    bool          // it is an error unless the store has it: it is answered for
 	keep      time.Duration // for stint.Charge.Keep
 }
 
@@ -253,9 +255,13 @@ func (e *Engine) settle(ctx context.Context, r *Reservation, how settlement) (Re
 			a := it.ask
 			a.Cost, a.Charge = max(change, -c.Cost), &c
 			change -= a.Cost
-			if e.made(r, &c) {
-				asks, of = append(asks, a), append(of, i)
+			if it.place() && c.Local && r.node != e.node {
+				continue // another process has given it, and it comes back by itself
 			}
+			if how.stored {
+				a.Policy = orFail(a.Policy)
+			}
+			asks, of = append(asks, a), append(of, i)
 		}
 	}
 	ds := make([]stint.Decision, len(asks))
@@ -275,9 +281,15 @@ func (e *Engine) settle(ctx context.Context, r *Reservation, how settlement) (Re
 	return receipt, nil
 }
 
-// made reports whether a charge can be changed: one that this process has made to its own share of a limit is
-// unknown to others.
-func (e *Engine) made(r *Reservation, c *stint.Charge) bool { return !c.Local || r.node == e.node }
+// orFail returns the policy with an error while the store cannot be reached.
+func orFail(p *stint.Policy) *stint.Policy {
+	var fail stint.Policy
+	if p != nil {
+		fail = *p
+	}
+	fail.OnFailure = stint.FailError
+	return &fail
+}
 
 func (e *Engine) adjust(ctx context.Context, asks []stint.Ask, ds []stint.Decision) error {
 	if len(asks) == 0 {

@@ -21,6 +21,7 @@ type debt struct {
 	key stint.Key
 	terms
 	span
+	account uint64 // its number
 }
 
 // terms are the limit that a counter was last charged under, how that is treated, and how many nodes shared it at
@@ -49,8 +50,9 @@ const (
 	maxSpans = logSpans + 2
 )
 
-// account is the debts of a counter.
+// account is the debts of a counter. One that was reset gets another.
 type account struct {
+	number uint64
 	terms
 	spans []span // by until
 }
@@ -74,8 +76,9 @@ func (a *account) find(until int64) (i int, found bool) {
 type debts struct {
 	max int
 
-	mu  sync.Mutex
-	all map[counter]account
+	mu       sync.Mutex
+	accounts uint64 // how many there have been
+	all      map[counter]account
 	// paid is what was charged in the store, as long as it may be given back: for keptPaid.
 	paid map[counter]account
 	// changes are of charges that the store has made, to be made when it is back. There are at most
@@ -112,6 +115,8 @@ func (d *debts) addTo(all *map[counter]account, x debt) bool {
 		}
 		// Clone, since the caller's strings may be parts of larger ones.
 		c.key = stint.Key{Subject: strings.Clone(c.key.Subject), Name: strings.Clone(c.key.Name)}
+		d.accounts++
+		owed.number = d.accounts
 	}
 	owed.terms = x.terms
 	x.units = max(-maxUnits, min(x.units, maxUnits))
@@ -182,7 +187,7 @@ func (d *debts) some(n int, want func(*stint.Ask) bool) (some []debt) {
 			continue
 		}
 		for _, s := range owed.spans {
-			some = append(some, debt{c.key, owed.terms, s})
+			some = append(some, debt{c.key, owed.terms, s, owed.number})
 		}
 	}
 	return some
@@ -194,7 +199,7 @@ func (d *debts) done(x debt) {
 	defer d.mu.Unlock()
 	c := counter{x.key, x.limit.Kind()}
 	owed, ok := d.all[c]
-	if !ok {
+	if !ok || owed.number != x.account {
 		return // it was reset
 	}
 	i, found := owed.find(x.until)
@@ -210,6 +215,14 @@ func (d *debts) done(x debt) {
 	if len(d.all) == 0 {
 		d.all = nil // free its memory
 	}
+}
+
+// owes reports whether the store is to be charged for the ask's counter.
+func (d *debts) owes(a *stint.Ask) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	_, owes := d.all[counter{a.Key, a.Limit.Kind()}]
+	return owes || slices.ContainsFunc(d.changes, func(c stint.Ask) bool { return c.Key == a.Key && c.Cost > 0 })
 }
 
 // none reports whether nothing is owed.

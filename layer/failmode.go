@@ -135,15 +135,14 @@ func (l *failMode) giveBack(ctx context.Context, asks []stint.Ask, ds []stint.De
 		return // nothing was charged
 	}
 	refund := stint.Refund(asks, ds)
-	_ = l.Store.Adjust(ctx, refund, make([]stint.Decision, len(refund)))
-}
-
-func (l *failMode) Adjust(ctx context.Context, asks []stint.Ask, ds []stint.Decision) error {
-	err := l.Store.Adjust(ctx, asks, ds)
-	if err == nil && local(ds) && slices.ContainsFunc(asks, fails) {
-		return errLocal
+	for i := range refund {
+		if fails(refund[i]) { // the take fails, but what this node has charged is given back at once
+			p := *refund[i].Policy
+			p.OnFailure = stint.FailLocal
+			refund[i].Policy = &p
+		}
 	}
-	return err
+	_ = l.Store.Adjust(ctx, refund, make([]stint.Decision, len(refund)))
 }
 
 // local reports whether a fallback made the decisions. If it made one, it made all.

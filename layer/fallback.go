@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"fmt"
 	"math/bits"
 	"slices"
 	"strconv"
@@ -66,10 +67,10 @@ type Return struct {
 //
 // Violations that penalties record locally are not sent to the store.
 //
-// Resets go to both stores. Adjustments that fail in the store go to the local one, unless the policy of an ask is
-// [stint.FailError]: then they fail, and are not made up for. A charge is changed
-// where it was made: one that the store has made, when it is back. Places of concurrency that were taken
-// locally are not charged in the store.
+// Resets go to both stores. Adjustments that fail in the store go to the local one, and the store is told when it
+// is back. If the policy of an ask is [stint.FailError], all of them are made in the store, or fail: units that a
+// node has charged alone are changed there, on any node, once they have been charged there. Places of concurrency
+// that were taken locally are not charged in the store.
 func Fallback(next stint.Store, o FallbackOptions) (stint.Store, error) {
 	if o.MaxDebts == 0 {
 		o.MaxDebts = 10_000
@@ -208,6 +209,9 @@ func (l *fallback) heard(asks []stint.Ask, ds []stint.Decision) {
 }
 
 func (l *fallback) Adjust(ctx context.Context, asks []stint.Ask, ds []stint.Decision) error {
+	if slices.ContainsFunc(asks, fails) {
+		return l.adjustThere(ctx, asks, ds)
+	}
 	if slices.ContainsFunc(asks, chargedHere) {
 		return l.adjustApart(ctx, asks, ds)
 	}
@@ -218,9 +222,7 @@ func (l *fallback) Adjust(ctx context.Context, asks []stint.Ask, ds []stint.Deci
 		}
 		return nil
 	}
-	// A caller who has an answer to the error makes the change again if need be: made up for here, too, it would be
-	// made twice.
-	if !unreachable(err) || ctx.Err() != nil || slices.ContainsFunc(asks, fails) {
+	if !unreachable(err) || ctx.Err() != nil {
 		return err
 	}
 	if err := stint.ValidateAdjust(asks, ds); err != nil {
@@ -230,8 +232,81 @@ func (l *fallback) Adjust(ctx context.Context, asks []stint.Ask, ds []stint.Deci
 	return l.adjustHere(ctx, asks, ds, errors.Is(err, stint.ErrNotApplied))
 }
 
-// fails reports whether the caller wants an error while the store is out of reach.
+// fails reports whether the caller wants an error while the store is out of reach. It makes the change again then.
 func fails(a stint.Ask) bool { return a.OnFailure() == stint.FailError }
+
+// adjustThere adjusts charges in the store, or fails. Places that this node has given are released here: the store
+// does not know of them.
+func (l *fallback) adjustThere(ctx context.Context, asks []stint.Ask, ds []stint.Decision) error {
+	if err := stint.ValidateAdjust(asks, ds); err != nil {
+		return err
+	}
+	var there []stint.Ask
+	var of []int // the asks
+	for i, a := range asks {
+		if placedHere(a) {
+			continue
+		}
+		if chargedHere(a) {
+			c, err := l.chargeThere(ctx, &a)
+			if err != nil {
+				return err
+			}
+			a.Charge = c
+		}
+		there, of = append(there, a), append(of, i)
+	}
+	out := make([]stint.Decision, len(there))
+	if len(there) > 0 {
+		if err := l.next.Adjust(ctx, there, out); err != nil {
+			return err
+		}
+	}
+	for i := range out {
+		ds[of[i]] = out[i]
+	}
+	for i := range asks {
+		if placedHere(asks[i]) {
+			if err := l.adjustHere(ctx, asks[i:i+1], ds[i:i+1], true); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// placedHere reports whether the ask changes a place that this node has given.
+func placedHere(a stint.Ask) bool { return chargedHere(a) && a.Limit.Algorithm == stint.Concurrency }
+
+// errOwed is the error of a change of units that the store has not been charged yet.
+var errOwed = fmt.Errorf("%w: it has not been charged yet for what was admitted without it; %w", stint.ErrUnavailable, stint.ErrNotApplied)
+
+// chargeThere returns the charge of the store for one of a node, as of the store's clock.
+func (l *fallback) chargeThere(ctx context.Context, a *stint.Ask) (*stint.Charge, error) {
+	if l.debts.owes(a) {
+		l.hurry()
+		return nil, errOwed
+	}
+	plan, err := a.Limit.Compile()
+	if err != nil {
+		return nil, err
+	}
+	peek := *a
+	peek.Cost, peek.Charge = 0, nil
+	ds := make([]stint.Decision, 1)
+	if err := l.next.Take(ctx, []stint.Ask{peek}, ds); err != nil {
+		return nil, err
+	}
+	now := time.Since(l.born)
+	l.clock.hear(now, ds)
+	age := time.Duration(time.Now().UnixMicro()-a.Charge.At) * time.Microsecond
+	there := l.clock.ahead.Load() + now.Microseconds()
+	at := past(plan, there-age.Microseconds(), there)
+	if at <= 0 {
+		return nil, errOwed
+	}
+	return &stint.Charge{At: at, Cost: a.Charge.Cost, ID: a.Charge.ID}, nil
+}
 
 // chargedHere reports whether the ask changes a charge that was made by this node alone.
 func chargedHere(a stint.Ask) bool { return a.Charge != nil && a.Charge.Local }
@@ -303,7 +378,7 @@ func (l *fallback) Reset(ctx context.Context, asks []stint.Ask) error {
 	return err
 }
 
-// Close tries a last time to pay what is owed. What the store does not take then is never paid.
+// Close tries a last time to pay what is owed, for at most lastTry. What the store does not take then is never paid.
 func (l *fallback) Close() error {
 	l.mu.Lock()
 	if !l.closed {

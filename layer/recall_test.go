@@ -435,3 +435,26 @@ func TestMemoryIsBounded(t *testing.T) {
 		}
 	})
 }
+
+// TestServedAlone has a node serve a client alone until the store goes away: on each of the others it has at most their
+// share then.
+func TestServedAlone(t *testing.T) {
+	t.Parallel()
+	for nodes, want := range map[int]int64{1: 100, 2: 150, 3: 166, 10: 190} {
+		virtual(t, func(t *testing.T, f *faulty) {
+			t.Helper()
+			passed := int64(0)
+			for i := range nodes {
+				s := must(t)(layer.Fallback(f, layer.FallbackOptions{Local: memory(t, nil), Replicas: func() int { return nodes }}))
+				if i == 0 {
+					passed += exhaust(t, s, ask("alice", 100, 1)[0])
+					f.fail(away)
+				}
+				passed += exhaust(t, s, ask("alice", 100, 1)[0])
+			}
+			if passed != want {
+				t.Errorf("%d nodes: %d passed of 100, want %d", nodes, passed, want)
+			}
+		})
+	}
+}

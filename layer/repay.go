@@ -86,7 +86,7 @@ func (l *fallback) debt(a *stint.Ask, d *stint.Decision, n int64) debt {
 	if chargedHere(*a) {
 		at -= time.Duration(max(d.At-a.Charge.At, 0)) * time.Microsecond // it was charged then
 	}
-	x := debt{a.Key, terms{a.Limit, a.Policy, n}, span{units: a.Cost, at: at}}
+	x := debt{key: a.Key, terms: terms{a.Limit, a.Policy, n}, span: span{units: a.Cost, at: at}}
 	var room stint.Plan
 	if plan, err := a.CompileIn(&room); err == nil {
 		x.until = recovers(plan, ahead+at.Microseconds())
@@ -108,10 +108,13 @@ func (l *fallback) reclaim(x *debt) {
 	l.debts.change(&a)
 }
 
-// A payment that fails is tried again after firstPause, and then ever later, but for lastPause at most.
+// A payment that fails is tried again after firstPause, and then ever later, but for lastPause at most. It takes at
+// most longestCall, and what is left when the layer is closed, lastTry.
 const (
-	firstPause = 100 * time.Millisecond
-	lastPause  = time.Second
+	firstPause  = 100 * time.Millisecond
+	lastPause   = time.Second
+	longestCall = time.Second
+	lastTry     = 5 * time.Second
 )
 
 // pay has a goroutine charge the debts in the store as soon as it is back. It is called after a debt was added.
@@ -152,7 +155,12 @@ func (l *fallback) repay() {
 		}
 		timer.Stop()
 		var r Return
-		away := l.payAll(&r)
+		ctx, cancel := context.Background(), context.CancelFunc(func() {}) //nolint:forbidigo // no caller waits for this
+		if !open {
+			ctx, cancel = context.WithTimeout(ctx, lastTry)
+		}
+		away := l.payAll(ctx, &r)
+		cancel()
 		switch {
 		case !away:
 			pause, deaf = firstPause, false
@@ -178,7 +186,7 @@ func (l *fallback) repay() {
 }
 
 // payAll charges what is owed. It reports whether the store, or a server of it, is away: what it is owed is kept.
-func (l *fallback) payAll(r *Return) (away bool) {
+func (l *fallback) payAll(ctx context.Context, r *Return) (away bool) {
 	servers := map[string]bool{} // those that were asked, and whether they are back
 	for {
 		const atOnce = 32 // small, since the store has just come back
@@ -189,7 +197,7 @@ func (l *fallback) payAll(r *Return) (away bool) {
 		if len(due) == 0 {
 			break
 		}
-		if l.charge(due, servers, r) {
+		if l.charge(ctx, due, servers, r) {
 			return true
 		}
 	}
@@ -198,7 +206,7 @@ func (l *fallback) payAll(r *Return) (away bool) {
 		if !ok {
 			return slices.Contains(slices.Collect(maps.Values(servers)), false)
 		}
-		if l.amend(change, r) {
+		if l.amend(ctx, change, r) {
 			return true
 		}
 	}
@@ -206,8 +214,8 @@ func (l *fallback) payAll(r *Return) (away bool) {
 
 // charge charges debts in the store, as far as they have not recovered. It reports whether the store
 // failed again; then they are kept.
-func (l *fallback) charge(due []debt, servers map[string]bool, r *Return) (away bool) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second) //nolint:forbidigo // no caller waits for this
+func (l *fallback) charge(ctx context.Context, due []debt, servers map[string]bool, r *Return) (away bool) {
+	ctx, cancel := context.WithTimeout(ctx, longestCall)
 	defer cancel()
 	var asks []stint.Ask
 	var of []debt // of each ask
@@ -229,11 +237,10 @@ func (l *fallback) charge(due []debt, servers map[string]bool, r *Return) (away 
 		return away
 	}
 	// Perhaps only one server of several is away.
-	paid := r.Paid
 	for i := range asks {
-		l.send(ctx, asks[i:i+1], of[i:i+1], r)
+		away = l.send(ctx, asks[i:i+1], of[i:i+1], r) && away
 	}
-	return r.Paid == paid
+	return away
 }
 
 // isBack reports whether the server of a debt answers, and hears what time it is there. It asks each once.
@@ -335,8 +342,8 @@ func (l *fallback) send(ctx context.Context, asks []stint.Ask, of []debt, r *Ret
 
 // amend changes a charge in the store. It reports whether the store is away again, so that it has to
 // wait.
-func (l *fallback) amend(a stint.Ask, r *Return) (away bool) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second) //nolint:forbidigo // no caller waits for this
+func (l *fallback) amend(ctx context.Context, a stint.Ask, r *Return) (away bool) {
+	ctx, cancel := context.WithTimeout(ctx, longestCall)
 	defer cancel()
 	switch err := l.next.Adjust(ctx, []stint.Ask{a}, make([]stint.Decision, 1)); {
 	case errors.Is(err, stint.ErrNotApplied), unreachable(err) && a.Charge != nil && a.Charge.ID != "":

@@ -2,6 +2,7 @@ package layer_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"testing"
@@ -357,4 +358,115 @@ func TestRepaidThenSettled(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestSettledThere settles units that a node has admitted alone, for a caller who wants the store to know of it: that
+// fails until the store has been charged for them, and then it is done once, whichever node is asked.
+func TestSettledThere(t *testing.T) {
+	t.Parallel()
+	for _, text := range []string{"100/1h fixed_window", "100/1h sliding_window", "100/1h sliding_log", "100/100h token_bucket"} {
+		for _, by := range []int64{-7, -20, 5} {
+			synctest.Test(t, func(t *testing.T) {
+				w := newLived(t, text, time.Hour)
+				other := must(t)(layer.Fallback(w.faulty, layer.FallbackOptions{Local: memory(t, nil)}))
+				w.take(t, 3)
+				w.leave()
+				<-time.After(time.Second)
+				d := w.take(t, 20)
+				<-time.After(time.Second)
+				c := d.Charge()
+				c.ID = "a"
+				a := w.ask
+				a.Cost, a.Charge, a.Policy = by, &c, &stint.Policy{OnFailure: stint.FailError}
+				settle := func(s stint.Store) (stint.Decision, error) {
+					out, err := storetest.Adjust(t.Context(), s, []stint.Ask{a})
+					if err != nil {
+						return stint.Decision{}, err
+					}
+					return out[0], nil
+				}
+				for _, s := range []stint.Store{w.node, other} {
+					if _, err := settle(s); !errors.Is(err, stint.ErrUnavailable) {
+						t.Fatalf("%s: away: %v; want it unavailable", text, err)
+					}
+				}
+				w.heal()
+				if _, err := settle(w.node); !errors.Is(err, stint.ErrUnavailable) {
+					t.Fatalf("%s: before the store is charged: %v; want it unavailable", text, err)
+				}
+				w.backAfterTry(t)
+				for i, s := range []stint.Store{other, w.node, other, w.node} {
+					if d, err := settle(s); err != nil || d.Repeated != (i > 0) || d.Basis != stint.Counted {
+						t.Fatalf("%s, settlement %d: %+v, %v", text, i, d, err)
+					}
+				}
+				if used := w.ask.Limit.Cap() - decide(t, w.Store, w.ask).Remaining; used != 23+by {
+					t.Errorf("%s: %d are charged in the store, want %d", text, used, 23+by)
+				}
+			})
+		}
+	}
+}
+
+// TestClosedWhileAway closes a node whose store does not answer: it tries for a few seconds, and says what is lost.
+func TestClosedWhileAway(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newLived(t, "1000/1h", 0)
+		w.take(t, 3)
+		w.leave()
+		for i := range 100 {
+			w.ask.Key.Subject = fmt.Sprint("user:", i)
+			w.take(t, 2)
+		}
+		w.fail(func(ctx context.Context) error {
+			<-ctx.Done()
+			return fmt.Errorf("%w: %w", stint.ErrUnavailable, ctx.Err())
+		})
+		begin := time.Now()
+		if err := w.node.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(begin); took > 7*time.Second {
+			t.Errorf("it took %v", took)
+		}
+		if r := <-w.returns; r.Lost != 200 || r.Paid != 0 {
+			t.Errorf("%+v; want 200 units lost", r)
+		}
+	})
+}
+
+// TestResetWhilePaid has a counter reset while the store is being charged for it, and used again: what is owed since is
+// charged in full.
+func TestResetWhilePaid(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newLived(t, "100/1h", 0)
+		w.take(t, 0)
+		w.leave()
+		w.take(t, 20)
+		paying, resume := make(chan struct{}), make(chan struct{})
+		calls := 0
+		w.fail(func(context.Context) error {
+			if calls++; calls == 2 { // the first asks whether the store is back, and the second pays
+				close(paying)
+				<-resume
+			}
+			return nil
+		})
+		<-paying
+		w.fail(away)
+		if err := w.node.Reset(t.Context(), []stint.Ask{w.ask}); err == nil {
+			t.Fatal("the store was reset")
+		}
+		w.take(t, 30)
+		close(resume)
+		synctest.Wait()
+		w.backAfterTry(t)
+		<-time.After(2 * time.Second)
+		synctest.Wait()
+		if d := decide(t, w.Store, w.ask); d.Remaining != 50 { // the store was never reset
+			t.Errorf("%+v; want 20 and 30 charged", d)
+		}
+	})
 }

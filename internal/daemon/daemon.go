@@ -65,6 +65,7 @@ type Daemon struct {
 	quit     context.CancelFunc                   // ends background work; nil: there is none
 	after    func(time.Duration) <-chan time.Time // time.After, for server.drain_delay
 	clock    alertClock
+	returns  []*returns // what is told after outages
 	work     sync.WaitGroup
 	counting sync.WaitGroup // reports to Redis, and leaves before the store is closed
 	stop     sync.Once
@@ -390,7 +391,10 @@ func (d *Daemon) close(ctx context.Context) {
 		d.reloader.Stop()
 	}
 	if d.store != nil {
-		_ = d.store.Close() // there is nothing to flush
+		_ = d.store.Close() // it charges what it owes, and the sums say what it could not
+	}
+	for _, r := range d.returns {
+		r.flush()
 	}
 	if d.demo != nil {
 		d.demo.stop()

@@ -1,6 +1,9 @@
 package daemon
 
 import (
+	"context"
+	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -21,6 +24,20 @@ const (
 	returnsQuiet = time.Second      // how long nothing has been charged when it is told
 	returnsLate  = 30 * time.Second // how late it is told at most
 )
+
+// tellReturns returns what logs the units of outages with a message. What is not told yet is told when the daemon stops.
+func (d *Daemon) tellReturns(message string, args ...any) func(layer.Return) {
+	told := &returns{tell: func(r layer.Return) {
+		level := slog.LevelInfo
+		if r.Lost > 0 {
+			level = slog.LevelWarn
+		}
+		all := append(slices.Clip(args), "charged", r.Paid, "recovered", r.Expired, "never charged", r.Lost)
+		d.log.Log(context.Background(), level, message, all...) //nolint:forbidigo // it belongs to no request
+	}}
+	d.returns = append(d.returns, told)
+	return told.add
+}
 
 func (r *returns) add(x layer.Return) {
 	r.mu.Lock()

@@ -90,9 +90,10 @@ func (d *Daemon) build(ctx context.Context) error {
 	d.metrics.trace = d.trace
 	d.store, d.redis, err = d.config.OpenStore(StoreOptions{
 		Observer: d.metrics, Log: d.log, Replicas: d.countReplicas,
-		Breaker: func(c layer.Change) { d.counters.breaker(c.Server, c.To == layer.BreakerOpen, c.Reason) },
-		Memory:  func(s *memstore.Store) { d.memory = s },
-		Leases:  d.metrics.leases,
+		Breaker:  func(c layer.Change) { d.counters.breaker(c.Server, c.To == layer.BreakerOpen, c.Reason) },
+		Memory:   func(s *memstore.Store) { d.memory = s },
+		Leases:   d.metrics.leases,
+		Returned: d.tellReturns("redis was away"),
 	})
 	if err != nil {
 		return err
@@ -177,6 +178,7 @@ type StoreOptions struct {
 	Breaker  func(layer.Change)    // called when the breaker of a server changes; nil: not called
 	Memory   func(*memstore.Store) // called with the counters in memory; nil: not called
 	Leases   *layer.LeaseMeter     // counts what is leased; nil: it is not counted
+	Returned func(layer.Return)    // called after Redis has come back; nil: not called
 }
 
 // checkRedis reports what is wrong with the URL of a Redis store, without its values.
@@ -215,10 +217,7 @@ func (c *Config) OpenStore(o StoreOptions) (stint.Store, *redisstore.Store, erro
 			},
 		},
 		Fallback: &layer.FallbackOptions{
-			Local: local, Replicas: o.Replicas,
-			OnReturn: (&returns{tell: func(r layer.Return) {
-				o.Log.Info("redis is back", "charged", r.Paid, "lost", r.Lost, "recovered", r.Expired)
-			}}).add,
+			Local: local, Replicas: o.Replicas, OnReturn: o.Returned,
 		},
 		Lease:    layer.LeaseOptions{Meter: o.Leases},
 		Observer: o.Observer,

@@ -213,9 +213,7 @@ func (d *Daemon) openCentral(r *regional) (stint.Store, error) {
 		return nil, err
 	}
 	own, all := r.weight()
-	told := &returns{tell: func(back layer.Return) {
-		d.log.Info("the central region is back", "region", r.central, "charged", back.Paid, "lost", back.Lost, "recovered", back.Expired)
-	}}
+	told := d.tellReturns("the central region was away", "region", r.central)
 	return region.Central(r.links.Central(r.central), region.CentralOptions{
 		Local: local, Weight: own, Weights: all, Nodes: d.countReplicas, Leases: d.metrics.leases,
 		OnChange: func(open bool, reason string) {
@@ -224,7 +222,7 @@ func (d *Daemon) openCentral(r *regional) (stint.Store, error) {
 		},
 		OnReturn: func(back layer.Return) {
 			r.repaid.add(back)
-			told.add(back)
+			told(back)
 		},
 	})
 }
