@@ -36,10 +36,11 @@ type LeaseOptions struct {
 // [stint.Leased].
 //
 // Units are charged in the store before they are spent, and a lease ends with the window in which it was
-// charged. So nodes together never admit more than a fixed_window or sliding_window allows, even if nodes
-// crash, stall or lose the store. A unit of a token_bucket, leaky_bucket or sliding_log may be spent up to one
-// term after it was charged, so that as much may be admitted in addition as the limit gives back in one term.
-// Time is measured with the node's monotonic clock, from before the store was asked.
+// charged. So leases never admit more than a fixed_window or sliding_window allows, even if nodes crash, stall
+// or lose the store: what a [Fallback] admits then is in addition. A unit of a token_bucket, leaky_bucket or
+// sliding_log may be spent up to one term after it was charged, so that as much may be admitted in addition as
+// the limit gives back in one term. Time is measured with the node's monotonic clock, from before the store was
+// asked.
 //
 // The price is the opposite: while a node holds units that it has not spent, other nodes may be denied. They
 // are held for at most one term, and then given back. A node that crashes does not give them back. To keep
