@@ -46,14 +46,12 @@ var floors = map[string]int{
 	"internal/record/query":                2, // what questions to the record have in common
 	"internal/control/recorded":            2, // requests as the record has them
 	"internal/control/replay":              4, // recorded requests through two rule sets
-	"internal/control/exact":               4, // captured decisions, made again
-	"internal/record/capture":              3, // files with all that decisions depended on
-	"internal/control/fitting":             4, // which limits would fit
+	"internal/control/fitting":             4, // which limits would fit an access log
 	"internal/control/accesslog":           3, // access logs, as requests
 	"internal/control/sim":                 3,
 	"internal/control/virtual":             3, // an engine in virtual time
 	"internal/control/ruletest":            5, // tests of rules, with the headers that clients get
-	"internal/control/alert":               2, // what alerts say, and their messages
+	"internal/control/rollout":             2, // what rules that are rolled out decide, minute by minute
 	"internal/control/importer":            4, // the limits of other programs, as rules
 	"internal/control/signin":              4, // people sign in with an identity provider
 	"grpclimit/descriptor":                 2, // what Envoy is limited by

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/stintdev/stint"
-	"github.com/stintdev/stint/identity"
 	"github.com/stintdev/stint/rule"
 )
 
@@ -41,8 +40,8 @@ func (e *Engine) enforce(ctx context.Context, w *work, v *Verdict, n int, peek b
 		}
 		defer e.waits.leave(w.client)
 	}
-	if key, most, found := e.lineFor(s); found || w.tape.again() && w.tape.at(TurnLine) {
-		w.tape.turn(TurnLine, s, func() bool { return e.standInLine(ctx, w, key, most) }) // no one overtakes those who wait
+	if key, most, found := e.lineFor(s); found {
+		e.standInLine(ctx, w, key, most) // no one overtakes those who wait
 	}
 	defer e.leaveLine(w)
 	for s.Begin(); ; {
@@ -53,7 +52,7 @@ func (e *Engine) enforce(ctx context.Context, w *work, v *Verdict, n int, peek b
 			break
 		}
 		if e.hold(ctx, w) {
-			if banned := w.tape.banned(func() *identity.Entry { return e.bans.find(&v.Subject, e.now()) }); banned != nil {
+			if banned := e.bans.find(&v.Subject, e.now()); banned != nil {
 				v.Waited = s.Waited
 				v.ban(banned)
 				return nil
@@ -84,16 +83,14 @@ func (e *Engine) enforce(ctx context.Context, w *work, v *Verdict, n int, peek b
 func (e *Engine) hold(ctx context.Context, w *work) bool {
 	s := &w.step
 	if key, most := s.missing(w.ds); most > 0 {
-		return w.tape.turn(TurnHold, s, func() bool { return e.standInLine(ctx, w, key, most) })
+		return e.standInLine(ctx, w, key, most)
 	}
 	wait := s.Hold(w.ds)
-	return wait > 0 && w.tape.turn(TurnHold, s, func() bool {
-		held := e.wait(ctx, w.client, wait)
-		if held {
-			s.Waited += wait
-		}
-		return held
-	})
+	held := wait > 0 && e.wait(ctx, w.client, wait)
+	if held {
+		s.Waited += wait
+	}
+	return held
 }
 
 // penalized reports whether a penalty bans another identity that the request presents beside its
@@ -130,12 +127,7 @@ func (e *Engine) penalized(ctx context.Context, w *work, v *Verdict) (bool, erro
 
 // take calls the store. It returns the error of ctx if that is done.
 func (e *Engine) take(ctx context.Context, asks []stint.Ask, ds []stint.Decision) error {
-	var err error
-	if c := e.capture.Load(); c != nil {
-		err = e.call(ctx, c.to, TakeCall, asks, ds, func() error { return e.store.Take(ctx, asks, ds) })
-	} else {
-		err = e.store.Take(ctx, asks, ds)
-	}
+	err := e.store.Take(ctx, asks, ds)
 	if err != nil && ctx.Err() != nil {
 		return ctx.Err() // the caller has gone; the store may be fine
 	}
@@ -157,10 +149,7 @@ func spaced(asks []stint.Ask) bool {
 // queue returns false, and the decisions are in w.ds. A request that gives up while it waits stays
 // charged.
 func (e *Engine) queue(ctx context.Context, w *work, v *Verdict) (queued bool, err error) {
-	entered := w.tape.turn(TurnQueue, &w.step, func() bool { return e.waits.enter(w.client) })
-	if entered && w.tape.again() {
-		e.waits.force(w.client)
-	}
+	entered := e.waits.enter(w.client)
 	deadline, hasDeadline := ctx.Deadline()
 	if entered && !hasDeadline {
 		return true, nil

@@ -114,7 +114,6 @@ type Engine struct {
 
 	current atomic.Pointer[setup]
 	using   sync.Mutex // held while current is replaced
-	capture atomic.Pointer[capture]
 	bans    bans
 	waits   waits
 	lines   lines
@@ -128,7 +127,6 @@ type Engine struct {
 type setup struct {
 	rules    *rule.Set
 	identity *identity.Resolver
-	era      uint64 // one more each time that the rules become others
 }
 
 // New returns an engine.
@@ -193,11 +191,7 @@ func (e *Engine) Use(rules *rule.Set, who *identity.Resolver) error {
 	e.watches.keep(rules)
 	e.using.Lock()
 	defer e.using.Unlock()
-	next := &setup{rules: rules, identity: who, era: e.eraOf(rules)}
-	e.current.Store(next)
-	if c := e.capture.Load(); c != nil && c.era != next.era {
-		e.endCapture(c)
-	}
+	e.current.Store(&setup{rules: rules, identity: who})
 	e.usual.keep(rules)
 	return nil
 }
@@ -231,7 +225,6 @@ type work struct {
 	estimating  time.Duration // how long the estimate took
 	// event is for the recorder. It is reused, since each would have to be allocated.
 	event *Event
-	tape  *tape // nil: nothing is captured
 }
 
 func (e *Engine) begin(now time.Time) *work {
@@ -312,14 +305,7 @@ func (e *Engine) answer(ctx context.Context, q *Request, v *Verdict, p purpose) 
 	w := e.begin(now)
 	defer e.end(w)
 	w.purpose = p
-	if c := e.capture.Load(); c != nil {
-		w.tape = c.begin(ctx, q, w)
-		ctx = w.tape.within(ctx)
-	}
 	err := e.decide(ctx, q, w, v, p == peeking)
-	if w.tape != nil {
-		w.tape.decided(v, err)
-	}
 	r := w.reservation
 	if r != nil {
 		e.tell(r)
@@ -376,9 +362,7 @@ func (e *Engine) decide(ctx context.Context, q *Request, w *work, v *Verdict, pe
 func (e *Engine) identify(ctx context.Context, q *Request, w *work, v *Verdict) (done bool, err error) {
 	s := &v.Subject
 	v.Method = w.setup.rules.Method(q.Method)
-	if w.tape.again() {
-		*s, w.refused = w.tape.facts.Subject, w.tape.facts.Refused
-	} else if q.Subject != nil {
+	if q.Subject != nil {
 		*s = *q.Subject
 		s.Trusted = s.Trusted || w.setup.identity.Trusts(q.Peer)
 		err = w.setup.identity.Describe(ctx, w.now, s)
@@ -392,10 +376,9 @@ func (e *Engine) identify(ctx context.Context, q *Request, w *work, v *Verdict) 
 		}
 		s.Unaccepted = w.refused.Reason
 	}
-	if s.Banned == nil && !w.tape.again() {
+	if s.Banned == nil {
 		s.Banned = e.bans.find(s, w.now)
 	}
-	w.tape.identified(w, s)
 	switch {
 	case s.Banned != nil:
 		v.ban(s.Banned)

@@ -11,13 +11,6 @@ import (
 
 // estimate finds out what to reserve for a request to a language model.
 func (e *Engine) estimate(ctx context.Context, q *Request, w *work) error {
-	if w.tape.again() {
-		f := w.tape.facts
-		if w.attrs.Estimate = f.Estimate; f.Open {
-			w.attrs.Usual = func(rule string) int64 { return f.Usual[rule] }
-		}
-		return nil
-	}
 	if q.Estimate == nil || w.purpose < reserving || !rule.OfModels(w.hits) {
 		return nil
 	}
@@ -30,7 +23,6 @@ func (e *Engine) estimate(ctx context.Context, q *Request, w *work) error {
 	if w.attrs.Estimate = got.Meters; got.Open {
 		w.attrs.Usual = e.usual.of
 	}
-	w.tape.estimated(&w.attrs)
 	return nil
 }
 

@@ -295,12 +295,7 @@ func (e *Engine) adjust(ctx context.Context, asks []stint.Ask, ds []stint.Decisi
 	if len(asks) == 0 {
 		return nil
 	}
-	var err error
-	if c := e.capture.Load(); c != nil {
-		err = e.call(ctx, c.to, AdjustCall, asks, ds, func() error { return e.store.Adjust(ctx, asks, ds) })
-	} else {
-		err = e.store.Adjust(ctx, asks, ds)
-	}
+	err := e.store.Adjust(ctx, asks, ds)
 	if err != nil && ctx.Err() != nil {
 		return ctx.Err()
 	}

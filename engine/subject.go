@@ -103,12 +103,7 @@ func (e *Engine) Reset(ctx context.Context, s identity.Subject, ruleName string)
 		choose()
 	}
 	for part := range slices.Chunk(chosen, perCall) {
-		reset := func() error { return e.store.Reset(ctx, part) }
-		if c := e.capture.Load(); c != nil {
-			do := reset
-			reset = func() error { return e.call(ctx, c.to, ResetCall, part, nil, do) }
-		}
-		if err := reset(); err != nil {
+		if err := e.store.Reset(ctx, part); err != nil {
 			return err
 		}
 	}

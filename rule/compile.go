@@ -17,7 +17,6 @@ import (
 // many goroutines at once.
 type Set struct {
 	rules []*Compiled // by priority and name
-	file  File
 	tiers map[string]Values
 	plans map[stint.Limit]*stint.Plan // of the limits of rules and tiers
 	paths *tree                       // enabled rules with paths
@@ -94,7 +93,7 @@ func Compile(f File) (*Set, error) {
 	if len(checked.Problems) > 0 {
 		return nil, checked.Problems
 	}
-	s := &Set{file: f, tiers: make(map[string]Values, len(f.Tiers)), plans: map[stint.Limit]*stint.Plan{}}
+	s := &Set{tiers: make(map[string]Values, len(f.Tiers)), plans: map[stint.Limit]*stint.Plan{}}
 	for i, t := range f.Tiers {
 		s.tiers[t.Name] = checked.values[i]
 		for _, l := range checked.values[i] {
@@ -380,33 +379,6 @@ func (r *Compiled) under(p pattern) *entry {
 
 // Rules returns every rule, including disabled ones, by priority and name.
 func (s *Set) Rules() []*Compiled { return slices.Clone(s.rules) }
-
-// File returns what the set was compiled from. It is shared and read-only.
-func (s *Set) File() File { return s.file }
-
-// LooksAt returns the names of the headers and claims that rules match on, count by, or take a cost from.
-func (s *Set) LooksAt() (headers, claims []string) {
-	for _, r := range s.rules {
-		if r.cost.Header != "" {
-			headers = append(headers, textproto.CanonicalMIMEHeaderKey(r.cost.Header))
-		}
-		for _, w := range r.headers {
-			headers = append(headers, w.name)
-		}
-		for _, d := range r.dims[1] {
-			switch d.kind {
-			case byHeader:
-				headers = append(headers, d.name)
-			case byClaim:
-				claims = append(claims, d.name)
-			default:
-			}
-		}
-	}
-	slices.Sort(headers)
-	slices.Sort(claims)
-	return slices.Compact(headers), slices.Compact(claims)
-}
 
 // Len returns how many rules there are, including disabled ones.
 func (s *Set) Len() int { return len(s.rules) }

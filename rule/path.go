@@ -232,20 +232,14 @@ func cleanPath(p string) (path string, found marks) {
 	return string(b), found
 }
 
-// WithoutQuery returns a path without its query, as it was sent otherwise.
-func WithoutQuery(p string) string {
+// decode appends a path to b, with a slash before it, without a query, and with escapes
+// decoded like [CleanPath] does. Doing that twice changes nothing.
+func decode(b []byte, p string) []byte {
 	for _, c := range [...]byte{'?', '#'} { // faster than strings.IndexAny
 		if i := strings.IndexByte(p, c); i >= 0 {
 			p = p[:i]
 		}
 	}
-	return p
-}
-
-// decode appends a path to b, with a slash before it, without a query, and with escapes
-// decoded like [CleanPath] does. Doing that twice changes nothing.
-func decode(b []byte, p string) []byte {
-	p = WithoutQuery(p)
 	b = append(slices.Grow(b, 1+len(p)), '/')
 	for {
 		i := strings.IndexByte(p, '%')

@@ -27,15 +27,15 @@ func newApply(t *terminal) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "apply -f FILE",
 		Short: "Apply a file of rules, tiers, users and keys",
-		Long: `Change the rules, tiers, tenants, users, API keys, exemptions, bans, webhooks and alerts of a
-server or a database to those in a file, and show what was changed. Either everything is changed, as one
-revision, or nothing; nodes use it at once. The file is a config file, whose settings are
+		Long: `Change the rules, tiers, tenants, users, API keys, exemptions and bans of a server or a database
+to those in a file, and show what was changed. Either everything is changed, as one revision, or
+nothing; nodes use it at once. The file is a config file, whose settings are
 ignored, or the output of "stint export", in TOML or JSON; - is the standard input.
 
 What is not in the file is kept. With --prune it is deleted: rules, tiers, exemptions and
-bans always, tenants, users and API keys only if the file has any of that kind, and webhooks
-and alerts only if it has any of either, since many files have none. An empty file is rejected then. Before anything is deleted, the
-command asks for confirmation, unless --yes is given.
+bans always, tenants, users and API keys only if the file has any of that kind, since many files
+have none. An empty file is rejected then. Before anything is deleted, the command asks for
+confirmation, unless --yes is given.
 
 A database that was emptied, restored from a backup or replaced does not continue the
 history that nodes have followed, so they refuse it, and keep the rules they have. Nothing
@@ -135,7 +135,7 @@ func readDocument(c *cobra.Command, file string) (*catalog.Document, func(strict
 
 // objects says how many objects a document has.
 func objects(d *catalog.Document) string {
-	n := len(d.Rules) + len(d.Tiers) + len(d.Tenants) + len(d.Users) + len(d.APIKeys) + len(d.Exemptions) + len(d.Bans) + len(d.Webhooks) + len(d.Alerts)
+	n := len(d.Rules) + len(d.Tiers) + len(d.Tenants) + len(d.Users) + len(d.APIKeys) + len(d.Exemptions) + len(d.Bans)
 	if n == 1 {
 		return "1 object"
 	}
@@ -200,10 +200,9 @@ func newExport(t *terminal) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "export",
 		Short: "Export rules, tiers, users and keys to a file",
-		Long: `Export the rules, tiers, tenants, users, API keys, exemptions, bans, webhooks and alerts of a
-server or a database as TOML, in a consistent state. The file can be used as a config file, and "stint
-apply" copies it to another database. It has the hashes of keys, not the keys themselves, and no
-secrets of webhooks.
+		Long: `Export the rules, tiers, tenants, users, API keys, exemptions and bans of a server or a database
+as TOML, in a consistent state. The file can be used as a config file, and "stint apply" copies it
+to another database. It has the hashes of keys, not the keys themselves.
 
 A file has at most 16 MiB: for a database with hundreds of thousands of users, use
 --without-users.`,

@@ -143,7 +143,7 @@ type changeFilters struct{ kind, id, actor, from, to string }
 
 func (f *changeFilters) add(c *cobra.Command) {
 	addFilters(c,
-		filter{&f.kind, "kind", "only of this `kind`: rule, tier, tenant, user, api_key, exemption, ban, webhook, alert, token, counters or capture"},
+		filter{&f.kind, "kind", "only of this `kind`: rule, tier, tenant, user, api_key, exemption, ban, token or counters"},
 		filter{&f.id, "id", "only of the object with this `id`, with --kind; that of counters is a subject, such as user:alice"},
 		filter{&f.actor, "by", "only by this `name`"},
 		filter{&f.from, "from", "only from this `time` on, such as 2026-01-31T12:00:00Z, or 24h or 7d before now"},

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/stintdev/stint/internal/control/admin"
-	"github.com/stintdev/stint/internal/control/alert"
 	"github.com/stintdev/stint/internal/control/catalog"
 	"github.com/stintdev/stint/internal/daemon"
 )
@@ -46,7 +45,6 @@ func (d *doctor) server(ctx context.Context) {
 	} else {
 		d.note("api.version", findOK, "the server and this program have version "+s.Version, "")
 	}
-	d.webhooks(ctx, a)
 	if !d.named {
 		return // its health is known
 	}
@@ -62,31 +60,6 @@ func (d *doctor) server(ctx context.Context) {
 			health = n.State.Status
 		}
 		d.node(catalog.NodeInfo{Name: n.Name, Revision: n.Revision, Problem: n.Problem, Version: n.Version}, n.Behind, health)
-	}
-}
-
-// webhooks checks whether messages of alerts are delivered.
-func (d *doctor) webhooks(ctx context.Context, a *client) {
-	hooks, err := items[admin.Record[alert.Webhook]](ctx, a, "/webhooks", nil)
-	if err != nil || len(hooks) == 0 {
-		return // an older server, or nobody is told
-	}
-	for _, h := range hooks {
-		last, err := items[admin.Delivery](ctx, a, "/deliveries", parameters("webhook", h.ID, "limit", "1"))
-		switch {
-		case err != nil:
-			d.failed("webhooks", err)
-			return
-		case len(last) == 0:
-			d.note("webhooks", findOK, "nothing was sent to "+printable(h.ID)+" yet", "")
-		case last[0].State == alert.Delivered:
-			d.note("webhooks", findOK, "the last message to "+printable(h.ID)+" was delivered at "+cell(last[0].Done), "")
-		case last[0].Problem == "":
-			d.note("webhooks", findOK, "a message to "+printable(h.ID)+" is on its way", "")
-		default:
-			d.note("webhooks", findWarn, fmt.Sprintf("the last message to %s is not delivered after %d attempts: %s", printable(h.ID), last[0].Attempts, last[0].Problem),
-				"stint webhooks test "+printable(h.ID)+"; and stint webhooks retry --all, when it works")
-		}
 	}
 }
 

@@ -20,21 +20,19 @@ import (
 // documented are all commands, in the order of the document.
 var documented = []string{
 	"serve", "config", "doctor",
-	"rules list", "rules show", "rules create", "rules set", "rules edit", "rules enable", "rules disable", "rules delete", "rules history", "rules validate", "rules preview", "rules advise", "rules candidates", "rules promote", "rules rollout", "rules order", "rules check", "rules test",
+	"rules list", "rules show", "rules create", "rules set", "rules edit", "rules enable", "rules disable", "rules delete", "rules history", "rules validate", "rules preview", "rules candidates", "rules promote", "rules rollout", "rules order", "rules check", "rules test",
 	"tiers list", "tiers create", "users list", "users create", "tenants list", "tenants create", "keys list", "keys create", "keys revoke", "keys rotate", "exempt list", "exempt add", "exempt remove", "ban add",
 	"apply", "export", "changes list", "changes revisions", "changes show", "changes revert",
 	"usage", "reset", "explain", "check", "replay", "try",
 	"me show", "me usage", "me keys", "me rotate",
-	"find", "status", "health", "nodes", "regions", "top", "events list", "events follow", "events export", "events top", "events series", "events violations", "events clients", "record full", "record status", "record stop", "record download", "record remove", "consumption",
-	"alerts firing", "alerts history", "alerts ack", "alerts unack", "alerts silence", "alerts silences", "alerts unsilence", "alerts list", "alerts create",
-	"webhooks list", "webhooks create", "webhooks secret", "webhooks test", "webhooks deliveries", "webhooks retry",
+	"find", "status", "health", "nodes", "regions", "top", "events list", "events follow", "events export", "events top", "events series", "events violations", "events clients", "consumption",
 	"tokens list", "tokens create", "tokens revoke", "migrate status", "migrate up", "migrate down", "archive run", "archive list", "archive verify", "archive restore", "archive expire", "envoy check", "envoy convert", "envoy compare", "import nginx", "import ingress-nginx", "import kong", "import traefik", "import envoy", "man", "version",
 }
 
 // asOthers are the nouns whose verbs need no help of their own where another noun has the same verb: all objects of the catalog have
 // the same commands, as the document says.
 var asOthers = map[string]string{
-	"tiers": "rules", "users": "rules", "tenants": "rules", "keys": "rules", "alerts": "rules", "webhooks": "rules",
+	"tiers": "rules", "users": "rules", "tenants": "rules", "keys": "rules",
 	"ban": "exempt",
 }
 
@@ -108,7 +106,6 @@ var runBy = map[string]string{
 
 	"docs/admin-api.md sh":           "internal/e2e TestDocumentedAdmin",
 	"docs/admin-api.md json":         "internal/e2e TestDocumentedAdmin",
-	"docs/alerts.md console":         "internal/control/alert TestDocumentedSignature",
 	"docs/archive.md text":           "cmd/stint TestDocumentedCommands",
 	"docs/archive.md sql":            "internal/record/archive TestParquetQuery",
 	"docs/behaviour-scripts.md text": "storetest TestDocument",

@@ -49,8 +49,6 @@ func (d *demo) world(t *testing.T, file string) (w *demo, dir string) {
 		files["broken.ruletest"] = "test free users search five times a minute\n# since the rule was made\nat 1s GET /search user=alice x10 -> allow 5 deny 5 retry=59s\n"
 	case "docs/rules.md":
 		files["broken.toml"], files["unreachable.toml"] = brokenRules, unreachableRules
-	case "docs/replay.md":
-		w.environ = advisedServer(t)
 	case "docs/getting-started.md":
 		pairs := []string{"redis://localhost:6379", testredis.Start(t).URL(), "sqlite:stint.db", "sqlite:" + dir + "/stint.db"}
 		w.substitute = strings.NewReplacer(pairs...).Replace

@@ -85,9 +85,8 @@ var notRun = map[string]string{
 	`postgres:|DATABASE_URL`:           "a PostgreSQL",
 	`s3:`:                              "a bucket",
 	`archive (verify|restore) 2026-01`: "a month in an archive",
-	`alerts (ack|unack|unsilence) |webhooks retry [^-]`: "something that fires, a silence or a dead letter",
-	`envoy compare `: "an envoyproxy/ratelimit; internal/e2e runs the command",
-	`\| jq`:          "jq; the command itself is in another example",
+	`envoy compare `:                   "an envoyproxy/ratelimit; internal/e2e runs the command",
+	`\| jq`:                            "jq; the command itself is in another example",
 }
 
 // endless are examples that run until they are interrupted.
@@ -186,22 +185,10 @@ func (d *demo) run(t *testing.T, dir, line string) string {
 		call = strings.ReplaceAll(call, " 42", " "+n[1])
 	case strings.HasPrefix(call, "rules rollout"):
 		d.must(t, "rules", "set", "search", `rollout={"steps":["1%","50%","100%"],"every":"1h"}`)
-	case strings.HasPrefix(call, "rules advise") && strings.Contains(call, "toml"):
-		d.denial(t) // so that there is something to suggest
 	case strings.HasPrefix(call, "rules promote"):
 		d.must(t, "rules", "set", "search", "limits[0].candidate=7/1m")
-	case strings.HasPrefix(call, "webhooks ") && !strings.HasPrefix(call, "webhooks create"):
-		if !strings.Contains(d.must(t, "webhooks", "list"), "oncall") {
-			d.must(t, "webhooks", "create", "oncall", "url=http://127.0.0.1:1")
-		}
 	case strings.HasPrefix(call, "explain "+shownDecision):
 		call = strings.Replace(call, shownDecision, d.denial(t), 1)
-	case strings.HasPrefix(call, "record full"):
-		call = strings.Replace(call+" --for 1s", "--for 10m ", "", 1)
-	case strings.HasPrefix(call, "record stop"):
-		defer d.capturing(t)()
-	case strings.HasPrefix(call, "record download"), strings.HasPrefix(call, "record remove"), strings.HasPrefix(call, "replay --capture"):
-		d.must(t, "record", "full", "--for", "1s", "--file", filepath.Join(dir, "capture.stint"))
 	case strings.HasPrefix(call, "man "):
 		call = "man " + dir + "/man1"
 	case strings.HasPrefix(call, "me "):
@@ -221,7 +208,7 @@ func (d *demo) run(t *testing.T, dir, line string) string {
 	call = strings.NewReplacer("http://localhost:8080", d.api, "http://127.0.0.1:9090", d.admin, "$PWD", dir).Replace(call)
 	args := words(call)
 	for i, a := range args { // files are in the directory
-		args[i] = regexp.MustCompile(`^(sqlite:)?([a-z-]+\.(toml|ruletest|xml|db|csv|parquet|txt|conf|yaml|log|html|stint)|ratelimit/config)$`).ReplaceAllString(a, "${1}"+dir+"/$2")
+		args[i] = regexp.MustCompile(`^(sqlite:)?([a-z-]+\.(toml|ruletest|xml|db|csv|parquet|txt|conf|yaml|log)|ratelimit/config)$`).ReplaceAllString(a, "${1}"+dir+"/$2")
 		args[i] = strings.Replace(args[i], "envoy.config=", "envoy.config="+dir+"/", 1)
 	}
 	stop := func() {}
@@ -231,17 +218,6 @@ func (d *demo) run(t *testing.T, dir, line string) string {
 	out := runExample(t, line, append(environ, strings.Fields(strings.ReplaceAll(given, "'code --wait'", "true"))...), args)
 	stop()
 	return strings.ReplaceAll(out, dir+"/", "")
-}
-
-// capturing has the decisions of the demo captured, by a command that ends when that does.
-func (d *demo) capturing(t *testing.T) (ended func()) {
-	t.Helper()
-	var work sync.WaitGroup
-	work.Go(func() {
-		stint.Run(t.Context(), []string{"record", "full", "--for", "1h"}, d.environ, io.Discard, io.Discard)
-	})
-	wait.For(t, "it is under way", func() bool { return strings.Contains(d.must(t, "record", "status"), "capturing until") })
-	return work.Wait
 }
 
 // shownDecision is the id of a decision in documents.
@@ -341,7 +317,7 @@ func runExample(t *testing.T, line string, environ, args []string) string {
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		t.Errorf("%s: still runs, %s", line, out.text)
 	}
-	if code != 0 && (code != 1 || !regexp.MustCompile(`^stint (check|explain|doctor|nodes|regions|rules check|rules test broken|webhooks test|import nginx shop)`).MatchString(line)) {
+	if code != 0 && (code != 1 || !regexp.MustCompile(`^stint (check|explain|doctor|nodes|regions|rules check|rules test broken|import nginx shop)`).MatchString(line)) {
 		t.Errorf("%s: exit code %d, %s", line, code, out.text)
 	}
 	return string(out.text)

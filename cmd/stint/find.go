@@ -15,13 +15,13 @@ func newFind(t *terminal) *cobra.Command {
 	c := queryCommand(t, &cobra.Command{
 		Use:   "find TEXT",
 		Short: "Find rules, users, keys, tenants, addresses and more",
-		Long: `Find rules, tiers, users, keys, tenants, exemptions, bans, alerts, webhooks and addresses, and
+		Long: `Find rules, tiers, users, keys, tenants, exemptions, bans and addresses, and
 clients that are not in the catalog but have sent requests.
 
 Users and tenants are found by the start of any word of their id, tenants and keys by the
-start of any word of their name, keys by the start of their id or their text, rules, tiers,
-alerts and webhooks by any part of their name, and the rest by the start. Case does not matter, except
-for exemptions and bans. No character of the text has a special meaning.`,
+start of any word of their name, keys by the start of their id or their text, rules and
+tiers by any part of their name, and the rest by the start. Case does not matter, except for
+exemptions and bans. No character of the text has a special meaning.`,
 		Example: "  stint find ali\n  stint find 192.0.2. -o json",
 		Args:    wants(1, 1, "one TEXT"),
 	}, func(c *cobra.Command, a *client, args []string) error {

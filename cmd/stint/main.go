@@ -130,7 +130,7 @@ file that has problems; 2 on errors.`,
 		{"Serve:", []*cobra.Command{newServe(t), newConfig(t), newDoctor(t)}},
 		{"Rules and users:", []*cobra.Command{newRules(t), newTiers(t), newUsers(t), newKeys(t), newTenants(t), newExempt(t), newBan(t), newApply(t), newExport(t), newChanges(t)}},
 		{"Limits:", []*cobra.Command{newUsage(t), newReset(t), newExplain(t), newCheck(t), newReplay(t), newTry(t), newMe(t)}},
-		{"Monitoring:", []*cobra.Command{newFind(t), newStatus(t), newHealth(t), newNodes(t), newRegions(t), newTop(t), newEvents(t), newRecord(t), newConsumption(t), newAlerts(t), newWebhooks(t)}},
+		{"Monitoring:", []*cobra.Command{newFind(t), newStatus(t), newHealth(t), newNodes(t), newRegions(t), newTop(t), newEvents(t), newConsumption(t)}},
 		{"Administration:", []*cobra.Command{newTokens(t), newMigrate(t), newArchive(t), newEnvoy(t), newImport(t), newManual(t), newVersion(t)}},
 	} {
 		root.AddGroup(&cobra.Group{ID: g.title, Title: g.title})

@@ -15,7 +15,7 @@ import (
 func TestWaits(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "rules.toml")
-	const document = "[[tiers]]\nname = \"pro\"\n[[webhooks]]\nname = \"ops\"\nurl = \"https://example.com\"\n[[alerts]]\nname = \"health\"\nkind = \"health\"\n"
+	const document = "[[tiers]]\nname = \"free\"\n[[tiers]]\nname = \"pro\"\n[[tiers]]\nname = \"max\"\n"
 	if err := os.WriteFile(file, []byte(document), 0o600); err != nil {
 		t.Fatal(err)
 	}

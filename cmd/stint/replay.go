@@ -29,7 +29,7 @@ import (
 type replayFlags struct {
 	recordFlags
 	candidate, live, archive string
-	logs, captures           []string
+	logs                     []string
 	log                      logFlags
 	top                      int
 }
@@ -47,19 +47,15 @@ exemptions and bans, the live ones are used for each kind that it has none of. W
 live rules are compared with what was decided at the time.
 
 Requests are those that a server or a database has recorded (--from, --to), those in an archive
-(--archive), those in access logs (--log), or those that were captured (--capture). The live rules are those of the server or the
+(--archive), or those in access logs (--log). The live rules are those of the server or the
 database, or of the file of --live; with --log and without --live, there are none.
 
-A capture of "stint record full" has everything. Without --config, each of its decisions is made
-again, and must be the same, bit for bit; otherwise the exit code is 1.
-
-Otherwise not everything is recorded: headers and claims are not, of requests that passed a sample is,
-and paths and addresses may be shortened. Rules that depend on headers are left out. Notes say
-what that means for the numbers. Access logs are described in "stint help logs".`,
+Not everything is recorded: headers and claims are not, of requests that passed a sample is, and
+paths and addresses may be shortened. Rules that depend on headers are left out. Notes say what
+that means for the numbers. Access logs are described in "stint help logs".`,
 		Example: `  stint replay --from 24h --config candidate.toml
   stint replay --archive file://$PWD/archive --from 2026-01-01T00:00:00Z --to 2026-02-01T00:00:00Z --live stint.toml --config candidate.toml
-  stint replay --log access.log --config candidate.toml -o json
-  stint replay --capture capture.stint`,
+  stint replay --log access.log --config candidate.toml -o json`,
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			ctx, stop := signal.NotifyContext(c.Context(), syscall.SIGINT, syscall.SIGTERM)
@@ -74,14 +70,12 @@ what that means for the numbers. Access logs are described in "stint help logs".
 	c.Flags().StringVar(&f.archive, "archive", "", "read the requests from the archive with this `URL`: file:///path or s3://bucket/prefix")
 	c.Flags().StringArrayVar(&f.logs, "log", nil, "read the requests from this access log, a `file` or - for the standard input; can be repeated")
 	f.log.add(c)
-	c.Flags().StringArrayVar(&f.captures, "capture", nil, "read the requests from this `file` of \"stint record full\", with the rules that were live; can be repeated, for nodes that share counters")
 	c.Flags().StringVar(&f.url, "database", "", "the `URL` of a database to read from: sqlite:FILE or postgres://...")
 	f.serverFlags.add(c)
 	c.Flags().StringVar(&f.from, "from", "", "the start of the range, as a `time` such as 2026-01-31T12:00:00Z, or 15m, 24h or 7d before now (default: a day before --to; of a log, all)")
 	c.Flags().StringVar(&f.to, "to", "", "the end of the range, as a `time` (default: now)")
 	c.Flags().IntVar(&f.top, "top", 10, "show at most this `number` of rules, endpoints, tiers and subjects each")
-	c.MarkFlagsMutuallyExclusive("archive", "log", "capture")
-	c.MarkFlagsMutuallyExclusive("live", "capture")
+	c.MarkFlagsMutuallyExclusive("archive", "log")
 	addOutput(c)
 	return c
 }
@@ -93,9 +87,6 @@ func (f *replayFlags) run(ctx context.Context, t *terminal, c *cobra.Command) er
 	}
 	if f.top < 1 {
 		return advice{fmt.Errorf("--top %d: want 1 or more", f.top), "--top 10"}
-	}
-	if len(f.captures) > 0 {
-		return f.ofCaptures(ctx, t, r)
 	}
 	if len(f.logs) > 0 {
 		in, err := f.log.open(c, f.logs)

@@ -272,8 +272,7 @@ in config files; a nested field is written as limits[0].limit.`,
 func (k *kind[T]) post(c *cobra.Command, t *terminal, a *client, f *valueFlags, fields tree) error {
 	var created struct {
 		stored[T]
-		Text   string `json:"key,omitempty"`    // of an API key
-		Secret string `json:"secret,omitempty"` // of a webhook, if it was made
+		Text string `json:"key,omitempty"` // of an API key
 	}
 	if err := a.do(c.Context(), call{method: http.MethodPost, path: "/" + k.path, query: dryRunParameter(f.dryRun), body: fields, into: &created}); err != nil {
 		return err
@@ -282,13 +281,8 @@ func (k *kind[T]) post(c *cobra.Command, t *terminal, a *client, f *valueFlags, 
 	if created.Text != "" {
 		value, row = created, admin.CreatedKey{Record: any(created.Record).(admin.Record[admin.Key]), Text: created.Text}
 	}
-	if created.Secret != "" {
-		value, row = created, nil
-	}
 	return t.print(value, row, func() error {
 		switch {
-		case created.Secret != "":
-			return t.printSecret(created.ID, created.Secret)
 		case created.Text != "" && !f.dryRun: // only the key, so that it can go to a file
 			t.notes(fmt.Sprintf("this is the key %s; it is not stored, and cannot be shown again", printable(created.ID)))
 			_, err := fmt.Fprintln(t.out, printable(created.Text))

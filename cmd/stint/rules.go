@@ -42,7 +42,7 @@ func newRules(t *terminal) *cobra.Command {
 	}
 	return family("rules", "Manage rules",
 		newRulesList(t), k.show(t), k.create(t), k.set(t), k.edit(t), newRulesToggle(t, k, true), newRulesToggle(t, k, false), k.remove(t),
-		newRulesHistory(t, k), newRulesValidate(t, k), newRulesPreview(t, k), newRulesAdvise(t), newRulesCandidates(t), newRulesPromote(t), newRulesRollout(t, k), newRulesOrder(t), newRulesCheck(t), newRulesTest(t))
+		newRulesHistory(t, k), newRulesValidate(t, k), newRulesPreview(t, k), newRulesCandidates(t), newRulesPromote(t), newRulesRollout(t, k), newRulesOrder(t), newRulesCheck(t), newRulesTest(t))
 }
 
 // addRuleLimit adds a limit. Its default name is requests.

@@ -6,7 +6,6 @@ import (
 	"io"
 	"math"
 	"os/signal"
-	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -36,9 +35,8 @@ type triedLimit struct {
 
 func newTry(t *terminal) *cobra.Command {
 	var (
-		f    logFlags
-		o    fitting.Options
-		page string
+		f logFlags
+		o fitting.Options
 	)
 	c := &cobra.Command{
 		Use:   "try LOG...",
@@ -50,10 +48,10 @@ A limit fits if it denies at most one client in --one-in: half of these by the l
 and the others by that of a second, which bounds bursts. What the limits would have denied is not
 estimated: the log is replayed through the same code that decides in a server.
 
-With -o toml, only the rules are written, as a config file for "stint serve". --html writes a page
-with charts. Access logs are described in "stint help logs".`,
+With -o toml, only the rules are written, as a config file for "stint serve". Access logs are
+described in "stint help logs".`,
 		Example: `  stint try access.log
-  stint try access.log --one-in 20 --html report.html
+  stint try access.log --one-in 20
   ssh web1 cat /var/log/nginx/access.log | stint try - -o toml > stint.toml`,
 		Args: wants(1, math.MaxInt, "one LOG or more, or - for the standard input"),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -74,11 +72,6 @@ with charts. Access logs are described in "stint help logs".`,
 			if err != nil {
 				return err
 			}
-			if page != "" {
-				if err := t.writeTo(page, func(w io.Writer) error { return writePage(w, strings.Join(args, ", "), x) }); err != nil {
-					return err
-				}
-			}
 			if t.format == asTOML {
 				_, err := io.WriteString(t.out, x.Rules)
 				return err
@@ -90,7 +83,6 @@ with charts. Access logs are described in "stint help logs".`,
 	c.Flags().Int64Var(&o.OneIn, "one-in", 1000, "limits may deny one client in this `number`")
 	c.Flags().IntVar(&o.Endpoints, "endpoints", 10, "at most this `number` of endpoints have limits of their own: the busiest")
 	addChoice(c, &o.By, "by", "", "what tells clients apart: ip or user", "ip", "user")
-	c.Flags().StringVar(&page, "html", "", "also write a page with charts to this `FILE`")
 	addOutput(c, asTable, asJSON, asYAML, asCSV, asTOML)
 	return c
 }

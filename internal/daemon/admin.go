@@ -52,7 +52,7 @@ func (d *Daemon) startAdmin(ctx context.Context) {
 func (d *Daemon) status() admin.Status {
 	s := admin.Status{
 		Version: d.version, Mode: "file", File: d.source.Path, Database: "none", Counters: d.countersKind(),
-		Rules: d.engine.Rules().Len(), Node: d.config.nodeName(), Region: d.config.Region.Name, Health: d.Health(), Now: time.Now().UTC(), Envoy: d.envoy != nil, Firing: d.firing(),
+		Rules: d.engine.Rules().Len(), Node: d.config.nodeName(), Region: d.config.Region.Name, Health: d.Health(), Now: time.Now().UTC(), Envoy: d.envoy != nil,
 		Doors: admin.Doors{HTTP: d.URL(httpListener), Gateway: d.URL(gatewayListener), GRPC: d.URL(grpcListener), Admin: d.URL(adminListener)},
 	}
 	if c := d.control; c != nil {
@@ -76,7 +76,7 @@ func (d *Daemon) nodeState() admin.NodeState {
 	h, now := d.Health(), d.live.Snapshot()
 	s := admin.NodeState{
 		Status: h.Status, Checks: h.Checks, Region: d.config.Region.Name, Counters: d.countersKind(), Store: healthy, Breaker: "none", Replicas: d.countReplicas(),
-		Requests: now.Requests, Refused: now.Refused, P99: now.Latency.P99, Passed: d.passed(),
+		Requests: now.Requests, Refused: now.Refused, P99: now.Latency.P99,
 	}
 	if d.redis != nil {
 		s.Breaker = d.counters.breakerState()

@@ -32,7 +32,7 @@ type Options struct {
 	// admin token. Default os.Stderr and os.Stdout.
 	Out, Print io.Writer
 
-	clock alertClock // of alerts; tests set it
+	clock rolloutClock // tests set it
 }
 
 // Daemon is Stint as a process: counters, rules, identity, and listeners.
@@ -56,7 +56,6 @@ type Daemon struct {
 	envoy        *envoy      // nil: not served
 	grpc         *grpcServer // nil: it does not listen
 	demo         *demo       // nil: this is not a demo
-	captures     *captures   // nil: there is no directory for them
 	trace        *tracing    // nil: no tracing
 
 	servers  []*server
@@ -64,7 +63,7 @@ type Daemon struct {
 	state    atomic.Int32
 	quit     context.CancelFunc                   // ends background work; nil: there is none
 	after    func(time.Duration) <-chan time.Time // time.After, for server.drain_delay
-	clock    alertClock
+	clock    rolloutClock
 	returns  []*returns // what is told after outages
 	work     sync.WaitGroup
 	counting sync.WaitGroup // reports to Redis, and leaves before the store is closed
@@ -170,9 +169,8 @@ func (d *Daemon) Start(ctx context.Context) error {
 		d.control.start(ctx, d)
 	}
 	d.work.Go(func() { d.cluster.Run(ctx) })
-	d.alerts.runner.Start(ctx)
-	d.work.Go(func() { d.followAlerts(ctx, d.alerts.definitions) })
 	d.work.Go(func() { d.countMinutes(ctx) })
+	d.work.Go(func() { d.followRollouts(ctx) })
 	d.failed = make(chan error, len(d.servers)+2)
 	if d.regional != nil {
 		d.regional.start(ctx, d)
@@ -372,14 +370,8 @@ func every(ctx context.Context, interval time.Duration, do func() bool) {
 
 // close closes what New has opened.
 func (d *Daemon) close(ctx context.Context) {
-	if d.alerts.runner != nil {
-		d.alerts.runner.Stop(ctx)
-	}
 	if d.operators != nil {
 		d.operators.close()
-	}
-	if d.captures != nil {
-		d.captures.Close(context.WithoutCancel(ctx))
 	}
 	if d.regional != nil {
 		d.regional.stop()

@@ -46,7 +46,7 @@ type process struct {
 	log     lockedBuffer
 	printed lockedBuffer
 	client  *http.Client
-	minutes chan time.Time // of an alertClock
+	minutes chan time.Time // of a rolloutClock
 }
 
 // adminToken is the token of the daemons in tests.

@@ -50,12 +50,6 @@ func (d *Daemon) DelayUntil(done <-chan time.Time) {
 // Returns returns the function that adds up what is told of outages.
 func Returns(tell func(layer.Return)) func(layer.Return) { return (&returns{tell: tell}).add }
 
-// HealthFindings is healthFindings, and GivenUp is givenUp.
-var (
-	HealthFindings = healthFindings
-	GivenUp        = givenUp
-)
-
 // Serve serves a handler on a listener, as the gateway is served, and returns what stops that.
 func Serve(ctx context.Context, l net.Listener, h http.Handler, stall time.Duration, minBodyRate int) (stop func(context.Context) error) {
 	c := Config{credentials: &credentials{}}
@@ -67,9 +61,9 @@ func Serve(ctx context.Context, l net.Listener, h http.Handler, stall time.Durat
 	return s.stop
 }
 
-// SetAlertClock has alerts go by a clock, and count in the minutes whose beginning is sent when they end.
-func (o *Options) SetAlertClock(now func() time.Time, minutes <-chan time.Time) {
-	o.clock = alertClock{now: now, minute: func(ctx context.Context) (time.Time, bool) {
+// SetRolloutClock has rollouts be judged by a clock, and count in the minutes whose beginning is sent when they end.
+func (o *Options) SetRolloutClock(now func() time.Time, minutes <-chan time.Time) {
+	o.clock = rolloutClock{now: now, minute: func(ctx context.Context) (time.Time, bool) {
 		select {
 		case <-ctx.Done():
 			return time.Time{}, false
@@ -78,6 +72,3 @@ func (o *Options) SetAlertClock(now func() time.Time, minutes <-chan time.Time) 
 		}
 	}}
 }
-
-// FollowsAlerts reports whether what alerts are about is counted.
-func (d *Daemon) FollowsAlerts() bool { return d.alerts.about.Load() != nil }

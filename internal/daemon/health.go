@@ -58,7 +58,6 @@ func (d *Daemon) Health() Health {
 		}
 	}
 	check("identity", d.identityProblem(), degraded)
-	check("alerts", d.alertsProblem(), degraded)
 	if len(d.config.Upstreams) > 0 {
 		check("upstreams", d.upstreamsProblem(), degraded)
 	}

@@ -16,7 +16,6 @@ import (
 	"github.com/stintdev/stint"
 	"github.com/stintdev/stint/engine"
 	"github.com/stintdev/stint/identity"
-	"github.com/stintdev/stint/internal/control/alert"
 	"github.com/stintdev/stint/layer"
 )
 
@@ -111,14 +110,6 @@ var exported = []Metric{
 	{"stint_record_spooled_bytes", "gauge", nil, "Bytes of events on disk that wait for the database."},
 	{"stint_record_usage_waiting", "gauge", nil, "Accounts whose usage is in memory and waits for the database."},
 	{"stint_record_usage_other_total", "counter", nil, "How often usage was counted as that of other users, keys and models, because there were too many at once."},
-	{"stint_capture_running", "gauge", nil, "1 if all decisions of this node are being captured. Only if there is a directory for that, like the next three, which are about the last capture of this process."},
-	{"stint_capture_decisions", "gauge", nil, "Decisions that were captured."},
-	{"stint_capture_lost", "gauge", nil, "Records that were not captured because they came too fast. If there are any, a replay is not exact."},
-	{"stint_capture_bytes", "gauge", nil, "How large the file of captured decisions is."},
-	{"stint_alerts_firing", "gauge", nil, "Causes of alerts that fire, on all nodes that share the database."},
-	{"stint_alerts_evaluated_timestamp_seconds", "gauge", nil, "When all alerts were last evaluated, by one of these nodes."},
-	{"stint_alert_messages", "gauge", []string{"state"}, "Messages of alerts to webhooks: waiting, and dead, which were given up."},
-	{"stint_alert_deliveries_total", "counter", []string{"what"}, "Attempts of this node to deliver a message: delivered, failed, and those after which it was given up (dead)."},
 	{"stint_record_settlements_total", "counter", []string{"what"}, "What became of the reservations of recorded events, by rule: written, and dropped because there were too many while the database was out of reach."},
 }
 
@@ -352,38 +343,9 @@ func (m *metrics) Collect(out chan<- prometheus.Metric) {
 	if d.regional != nil {
 		d.regional.collect(gauge, total)
 	}
-	if d.captures != nil {
-		d.captures.collect(gauge)
-	}
-	if d.alerts.runner != nil {
-		d.alerts.collect(gauge, total)
-	}
 	if d.control != nil {
 		d.control.collect(gauge, total, count)
 	}
-}
-
-// decided returns how many requests each rule has decided so far, and denied; also those of clients that it has banned.
-func (m *metrics) decided() map[string]alert.Minute {
-	out := map[string]alert.Minute{}
-	for name, p := range *m.rules.Load() {
-		t := p.Load()
-		if t == nil || name == "" {
-			continue
-		}
-		var n alert.Minute
-		for outcome := range t.verdicts {
-			for source := range t.verdicts[outcome] {
-				count := int64(t.verdicts[outcome][source].Load())
-				n.Requests += count
-				if o := engine.Outcome(outcome); o == engine.Denied || o == engine.Banned {
-					n.Denied += count
-				}
-			}
-		}
-		out[name] = n
-	}
-	return out
 }
 
 // takes returns how many takes have been decided so far: without Redis, and all. Those that failed are not

@@ -378,7 +378,7 @@ func (c *Config) identifiesLike(o *Config) bool {
 	of := func(c *Config) part {
 		named := slices.DeleteFunc(slices.Clone(c.named), func(f namedFile) bool { return f.other })
 		people := c.Document
-		people.File, people.Alerts, people.Webhooks = rule.File{}, nil, nil
+		people.File = rule.File{}
 		return part{c.Identity, people, named}
 	}
 	return reflect.DeepEqual(of(c), of(o))

@@ -8,13 +8,31 @@ import (
 	"time"
 
 	"github.com/stintdev/stint/engine"
-	"github.com/stintdev/stint/internal/control/alert"
 	"github.com/stintdev/stint/internal/control/catalog"
+	"github.com/stintdev/stint/internal/control/rollout"
 	"github.com/stintdev/stint/rule"
 )
 
 // systemActor is who takes rollouts back, in the log of changes.
 const systemActor = "stint"
+
+// rolloutClock is the time by which rollouts are judged.
+type rolloutClock struct {
+	now    func() time.Time                                 // nil: the clock of the database
+	minute func(context.Context) (start time.Time, ok bool) // returns at the end of a minute; nil: of the clock of this machine
+}
+
+// thisMinute returns at the end of this minute, unless ctx ends before.
+func thisMinute(ctx context.Context) (start time.Time, ok bool) {
+	now := time.Now()
+	start = now.Truncate(time.Minute)
+	select {
+	case <-ctx.Done():
+		return start, false
+	case <-time.After(start.Add(time.Minute).Sub(now)):
+		return start, true
+	}
+}
 
 // checkRolloutStarts returns a problem for each rollout that does not say when it starts, if there is no database that could say it.
 func (c *Config) checkRolloutStarts() rule.Problems {
@@ -24,16 +42,86 @@ func (c *Config) checkRolloutStarts() rule.Problems {
 	return c.CheckStarts(time.Now())
 }
 
-// checkRollouts takes back what has denied too much in the last whole minute. Of the nodes of a database, the one that evaluates
-// alerts calls it, and the others follow the change; without a database, each node does for itself.
-func (d *Daemon) checkRollouts(ctx context.Context, now time.Time) error {
+// countMinutes writes what rules that are rolled out decide, minute by minute. Events would not do: of requests that pass they are a
+// sample. What cannot be written is written later.
+func (d *Daemon) countMinutes(ctx context.Context) {
+	type counted struct {
+		start time.Time
+		rules map[string]rollout.Minute
+	}
+	node, minute := "this", d.clock.minute
+	if minute == nil {
+		minute = thisMinute
+	}
+	if d.control != nil {
+		node = d.control.node.ID()
+	}
+	var waiting []counted
+	before := d.engine.Watched()
+	for {
+		start, ok := minute(ctx)
+		if !ok {
+			return
+		}
+		after := d.engine.Watched()
+		if rules := watchedSince(before, after); len(rules) > 0 {
+			waiting = append(waiting, counted{start, rules})
+		}
+		before = after
+		const most = 60
+		waiting = waiting[max(0, len(waiting)-most):]
+		for len(waiting) > 0 && d.rollouts.Add(ctx, node, waiting[0].start, waiting[0].rules) == nil {
+			waiting = waiting[1:]
+		}
+	}
+}
+
+// watchedSince returns what rules that are rolled out have decided since a former count.
+func watchedSince(before, now map[string]engine.Watched) map[string]rollout.Minute {
+	out := map[string]rollout.Minute{}
+	for name, n := range now {
+		was := before[name]
+		if n.Requests < was.Requests {
+			was = engine.Watched{} // it was not watched meanwhile
+		}
+		if n.Requests > was.Requests {
+			out[name] = rollout.Minute{Requests: int64(n.Requests - was.Requests), Denied: int64(n.Denied - was.Denied)}
+		}
+	}
+	return out
+}
+
+// countedAfter is how long after its end a minute is counted, usually.
+const countedAfter = 20 * time.Second
+
+// followRollouts judges rollouts until ctx ends.
+func (d *Daemon) followRollouts(ctx context.Context) {
+	failed := false
+	every(ctx, 5*time.Second, func() bool {
+		err := d.checkRollouts(ctx)
+		if err != nil && !failed && ctx.Err() == nil {
+			d.log.WarnContext(ctx, "rollouts cannot be checked", "problem", err.Error())
+		}
+		failed = err != nil
+		return true
+	})
+}
+
+// checkRollouts takes back what has denied too much in the last whole minute. All nodes of a database judge by the same figures and the
+// same clock. One of them changes the rule, since the others find another version of it, and they follow the change. Without a
+// database, each node does for itself.
+func (d *Daemon) checkRollouts(ctx context.Context) error {
 	if len(d.engine.Watched()) == 0 {
 		return nil
 	}
-	to := now.Add(-countedAfter).Truncate(time.Minute)
-	from := to.Add(-time.Minute)
-	minutes, err := d.alerts.store.Rolled(ctx, from, to)
-	for name, m := range minutes {
+	now, err := d.rollouts.Time(ctx)
+	if err != nil {
+		return err
+	}
+	from := now.Add(-countedAfter).Truncate(time.Minute).Add(-time.Minute)
+	minutes, err := d.rollouts.Sum(ctx, from)
+	for _, r := range d.engine.Rules().Rules() {
+		m := minutes[r.Name]
 		judge := func(o *rule.Rollout, changed time.Time) *rule.Rollout {
 			// What was decided before the last change says nothing about the rule as it is.
 			if o == nil || o.Stopped != nil || changed.After(from) || !o.BackIf.Passed(m.Requests, m.Denied) {
@@ -42,9 +130,12 @@ func (d *Daemon) checkRollouts(ctx context.Context, now time.Time) error {
 			return o.Stop(now, 0, fmt.Sprintf("it denied %.1f %% of %d requests in the minute of %s, more than %v",
 				100*float64(m.Denied)/float64(m.Requests), m.Requests, from.UTC().Format("15:04"), rule.Percent(o.BackIf)))
 		}
-		back, failed := d.takeBack(ctx, name, judge)
+		if judge(r.Rollout(), time.Time{}) == nil {
+			continue // the rule itself need not be read
+		}
+		back, failed := d.takeBack(ctx, r.Name, judge)
 		if err = errors.Join(err, failed); back != nil {
-			d.log.WarnContext(ctx, "rollout taken back", "rule", name, "reason", back.Stopped.Reason)
+			d.log.WarnContext(ctx, "rollout taken back", "rule", r.Name, "reason", back.Stopped.Reason)
 		}
 	}
 	return err
@@ -101,33 +192,4 @@ func (r *Reloader) takeBack(name string, judge func(o *rule.Rollout, changed tim
 	}
 	r.config = &next
 	return back, nil
-}
-
-// watchedSince returns what rules that are rolled out have decided since a former count, as minutes of alerts.
-func watchedSince(before, now map[string]engine.Watched, into map[string]alert.Minute) {
-	for name, n := range now {
-		was := before[name]
-		if n.Requests < was.Requests {
-			was = engine.Watched{} // it was not watched meanwhile
-		}
-		if n.Requests > was.Requests {
-			into[alert.RolledOut(name)] = alert.Minute{Requests: int64(n.Requests - was.Requests), Denied: int64(n.Denied - was.Denied)}
-		}
-	}
-}
-
-// rolloutFindings finds the rollouts that were taken back, and have neither gone on nor been replaced.
-func rolloutFindings(a *alert.Alert, rules *rule.Set) (out []alert.Finding) {
-	for _, r := range rules.Rules() {
-		o := r.Rollout()
-		if !r.Enabled || o == nil || o.Stopped == nil || o.Stopped.Share != 0 || a.Rule != "" && a.Rule != r.Name {
-			continue
-		}
-		text := fmt.Sprintf("the rollout of the rule %s was taken back", r.Name)
-		if o.Stopped.Reason != "" {
-			text += ": " + o.Stopped.Reason
-		}
-		out = append(out, alert.Finding{Subject: r.Name, Text: text, Since: o.Stopped.At.Time, Ripe: true})
-	}
-	return out
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/stintdev/stint/engine"
 	"github.com/stintdev/stint/internal/control/admin"
 	"github.com/stintdev/stint/internal/control/catalog"
+	"github.com/stintdev/stint/internal/control/rollout"
 	"github.com/stintdev/stint/internal/control/signin"
 	"github.com/stintdev/stint/internal/kit/blob"
 	"github.com/stintdev/stint/internal/kit/strict"
@@ -43,8 +44,7 @@ type parts struct {
 	tap       *record.Tap
 	cluster   *record.Cluster // both, of all nodes
 	operators *operators
-	alerts    alerts
-	minutes   *record.Minutes // for alerts, where nothing is recorded; nil: it is
+	rollouts  *rollout.Store
 }
 
 // control is the database, and what the daemon writes there.
@@ -106,12 +106,7 @@ func (d *Daemon) build(ctx context.Context) error {
 		return err
 	}
 	all, used := recorders{d.metrics, d.live, d.tap}, ledgers{&d.metrics.ledger, d.live, d.tap}
-	if d.config.Server.Database == "" {
-		if d.minutes, err = record.NewMinutes(d.config.recorder().Privacy, d.config.recorder().HashKey); err != nil {
-			return err
-		}
-		all = append(all, d.minutes)
-	} else {
+	if d.config.Server.Database != "" {
 		if database, err = d.openCatalog(ctx); err != nil {
 			return err
 		}
@@ -536,12 +531,8 @@ func (d *Daemon) openAdmin(ctx context.Context) (err error) {
 		o.Regions = d.regions
 	}
 	o.Tokens = d.operators.tokens
-	if err := d.openAlerts(); err != nil {
-		return err
-	}
-	o.Alerts, o.Wake = d.alerts.store, d.alerts.runner.Wake
+	d.rollouts = rollout.New(d.operators.tokens.Database(), d.clock.now)
 	d.openSignIn(&o)
-	d.openCaptures(ctx, &o)
 	d.operators.api, err = admin.New(o)
 	return err
 }

@@ -14,7 +14,7 @@ func TestWire(t *testing.T) {
 	t.Parallel()
 	const module = "github.com/stintdev/stint/"
 	allowed := map[string][]string{
-		"memstore": {"wire.go", "wireregion.go"}, "redisstore": {"wire.go"}, "internal/record": {"wire.go", "wirealerts.go", "captures.go"}, "internal/record/archive": {"wire.go"}, "internal/record/rollup": {"wire.go", "wirealerts.go"}, "internal/kit/blob": {"wire.go"}, "web": {"wire.go"},
+		"memstore": {"wire.go", "wireregion.go"}, "redisstore": {"wire.go"}, "internal/record": {"wire.go"}, "internal/record/archive": {"wire.go"}, "internal/record/rollup": {"wire.go"}, "internal/kit/blob": {"wire.go"}, "web": {"wire.go"},
 		"internal/region": {"wireregion.go", "regional.go", "adminregion.go"},                   // which show the state of links
 		"layer":           {"wire.go", "wireregion.go", "metrics.go", "trace.go", "returns.go"}, // which show the calls of layers, and what they tell of outages
 	}

@@ -76,7 +76,6 @@ func TestDashboardScale(t *testing.T) { //nolint:paralleltest // it measures
 		{at("/access"), "Exemptions and bans"},
 		{at("/try", "method", "GET", "path", "/area0/thing500", "user", "user500"), "Try it"},
 		{at("/changes"), "Change log"},
-		{at("/alerts"), "Alerts"},
 		{at("/tokens"), "Admin tokens"},
 		{at("/settings"), "Settings"},
 	} {

@@ -112,7 +112,6 @@ var notShown = []string{
 	"stint_model_answers_total", "stint_rules", "stint_config_loaded_timestamp_seconds", "stint_config_needs_restart", "stint_lease_counters",
 	"stint_lease_others_most_units", "stint_lease_most_used_ratio", "stint_lease_full_total", "stint_database_replica_up",
 	"stint_database_replica_lag_revisions", "stint_catalog_loads_total", "stint_directory_entries", "stint_record_usage_other_total",
-	"stint_alert_deliveries_total",
 }
 
 type group struct {

@@ -360,7 +360,7 @@ func TestRecoveryPostgres(t *testing.T) {
 	url := pg.Database(t)
 	// rows returns the data, except for what nodes write themselves.
 	rows := func() string {
-		cmd := testpostgres.Command(t, "pg_dump", "-t", "stint_*", "-T", "stint_nodes", "-T", "stint_*_usage", "-T", "stint_alert_turn", "-T", "stint_rule_minutes", url)
+		cmd := testpostgres.Command(t, "pg_dump", "-t", "stint_*", "-T", "stint_nodes", "-T", "stint_*_usage", "-T", "stint_rollout_minutes", url)
 		out := must[[]byte](t)(cmd.Output())
 		return string(slices.Concat(slices.DeleteFunc(bytes.SplitAfter(out, []byte("\n")), func(line []byte) bool {
 			return bytes.HasPrefix(line, []byte(`\restrict `)) || bytes.HasPrefix(line, []byte(`\unrestrict `)) // each time another word

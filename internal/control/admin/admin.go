@@ -10,13 +10,11 @@ import (
 	"net/url"
 	"path"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/stintdev/stint"
 	"github.com/stintdev/stint/engine"
 	"github.com/stintdev/stint/identity"
-	"github.com/stintdev/stint/internal/control/alert"
 	"github.com/stintdev/stint/internal/control/catalog"
 	"github.com/stintdev/stint/internal/control/signin"
 	"github.com/stintdev/stint/internal/record"
@@ -43,11 +41,6 @@ type Options struct {
 	// Unsampled says that requests that pass without being held are not recorded.
 	Unsampled bool
 	Live      *record.Cluster
-	// Captures captures decisions; nil: it cannot. NoCaptures is why the settings forbid it.
-	Captures   Captures
-	NoCaptures string
-	Alerts     *alert.Store // the state of alerts; required
-	Wake       func()       // called when there may be a message to deliver; nil: it is found soon
 
 	Document func() *catalog.Document // the contents of File, without a Catalog
 	World    *rule.World              // the regions that rules in File are used in; nil: not known
@@ -94,7 +87,6 @@ type API struct {
 	files      map[string]*file
 	streams    streams
 	running    inFlight
-	advised    atomic.Int64
 	turn       chan struct{} // for writes with If-Match: *, one at a time
 	closing    context.Context
 	close      context.CancelFunc
@@ -107,8 +99,6 @@ func New(o Options) (*API, error) {
 		return nil, errors.New("admin: Tokens is missing, want a catalog")
 	case o.Engine == nil || o.Resolver == nil || o.Store == nil:
 		return nil, errors.New("admin: want an Engine, a Resolver and a Store")
-	case o.Alerts == nil:
-		return nil, errors.New("admin: Alerts is missing, want a store of alerts")
 	case o.Catalog == nil && o.Document == nil:
 		return nil, errors.New("admin: want a Catalog or a Document")
 	}
@@ -138,8 +128,7 @@ func New(o Options) (*API, error) {
 	a.closing, a.close = context.WithCancel(context.Background()) //nolint:forbidigo // it ends with Close
 	for _, add := range []func(){
 		a.addDocument, a.addSession, a.addSignIn, a.addTokens, a.addMe, a.addRules, a.addResources, a.addKeys, a.addApply, a.addSubjects, a.addUsage, a.addDecisions,
-		a.addBans, a.addOverrides, a.addExplain, a.addRecord, a.addReplay, a.addCaptures, a.addLive, a.addStatus, a.addRegions, a.addEnvoy, a.addChanges, a.addRevisions, a.addSearch,
-		a.addAlerts, a.addCauses, a.addDeliveries,
+		a.addBans, a.addOverrides, a.addExplain, a.addRecord, a.addReplay, a.addLive, a.addStatus, a.addRegions, a.addEnvoy, a.addChanges, a.addRevisions, a.addSearch,
 	} {
 		add()
 	}

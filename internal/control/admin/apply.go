@@ -32,7 +32,7 @@ func (a *API) addApply() {
 		if a.options.Catalog == nil {
 			return nil, a.errFile()
 		}
-		d, err := a.options.Catalog.Apply(ctx, &in.Body, catalog.ApplyOptions{Actor: actor(ctx), DryRun: in.DryRun.DryRun, Prune: in.Prune, AcceptHistory: in.Accept, Fixed: fixed(ctx)})
+		d, err := a.options.Catalog.Apply(ctx, &in.Body, catalog.ApplyOptions{Actor: actor(ctx), DryRun: in.DryRun.DryRun, Prune: in.Prune, AcceptHistory: in.Accept})
 		if err != nil {
 			return nil, err
 		}
@@ -106,7 +106,6 @@ func (a *API) exportWhole(ctx context.Context, w io.Writer, users bool, format s
 	if !users {
 		d.Users, d.APIKeys = nil, nil
 	}
-	d.Webhooks = converted(d.Webhooks, withoutSecret)
 	if format == "toml" {
 		text, err := strict.AppendTOML(nil, d)
 		if err == nil {

@@ -15,7 +15,7 @@ type Change struct {
 	Place    int64               `json:"place" doc:"The position within the revision, from 0." example:"0"`
 	At       time.Time           `json:"at" doc:"When the change was made." example:"2026-01-31T12:00:00Z"`
 	Actor    string              `json:"actor" doc:"Who made the change." example:"deploy"`
-	Kind     string              `json:"kind" enum:"rule,tier,tenant,user,api_key,exemption,ban,webhook,alert,token,history,counters,capture" doc:"The kind of object; counters, which are of a subject such as user:alice, are deleted when they are reset; a capture is of the decisions of a node." example:"rule"`
+	Kind     string              `json:"kind" enum:"rule,tier,tenant,user,api_key,exemption,ban,token,history,counters" doc:"The kind of object; counters, which are of a subject such as user:alice, are deleted when they are reset." example:"rule"`
 	ID       string              `json:"id" doc:"The id of the object." example:"search"`
 	Action   string              `json:"action" enum:"create,update,delete" doc:"What was done." example:"update"`
 	Fields   []catalog.FieldDiff `json:"fields" nullable:"false" doc:"For an update: the fields that changed."`
@@ -59,7 +59,7 @@ func (a *API) errNoLog() error {
 
 func (a *API) addChanges() {
 	type listInput struct {
-		Kind     string    `query:"kind" enum:"rule,tier,tenant,user,api_key,exemption,ban,webhook,alert,token,history,counters,capture" doc:"Only for this kind of object." example:"rule"`
+		Kind     string    `query:"kind" enum:"rule,tier,tenant,user,api_key,exemption,ban,token,history,counters" doc:"Only for this kind of object." example:"rule"`
 		ID       string    `query:"id" maxLength:"1024" doc:"Only for the object with this id; requires kind." example:"search"`
 		Actor    string    `query:"actor" maxLength:"1024" doc:"Only by this actor." example:"deploy"`
 		From     time.Time `query:"from" doc:"Only from this time on." example:"2026-01-01T00:00:00Z"`
@@ -91,7 +91,7 @@ func (a *API) addChanges() {
 		if a.options.Catalog == nil {
 			return nil, a.errFile()
 		}
-		o := catalog.RevertOptions{Actor: actor(ctx), Revision: in.Revision, DryRun: in.DryRun.DryRun, Fixed: fixed(ctx)}
+		o := catalog.RevertOptions{Actor: actor(ctx), Revision: in.Revision, DryRun: in.DryRun.DryRun}
 		if in.Body != nil {
 			o.Kind, o.ID, o.Force = in.Body.Kind, in.Body.ID, in.Body.Force
 		}

@@ -52,9 +52,3 @@ func Join(ctx context.Context, open, then func()) {
 	then()
 	h.leave(b)
 }
-
-// Advise takes all places of those who get advice, and returns what frees them.
-func Advise(a *API) (leave func()) {
-	a.advised.Add(maxAdvised)
-	return func() { a.advised.Add(-maxAdvised) }
-}

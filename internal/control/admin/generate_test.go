@@ -14,7 +14,6 @@ import (
 
 	"github.com/stintdev/stint/internal/control/admin"
 	"github.com/stintdev/stint/internal/control/catalog"
-	"github.com/stintdev/stint/internal/control/fitting"
 	"github.com/stintdev/stint/internal/control/replay"
 	"github.com/stintdev/stint/internal/control/sim"
 	"github.com/stintdev/stint/rule"
@@ -311,13 +310,9 @@ var schemaNames = map[reflect.Type]string{
 	reflect.TypeFor[sim.Subject]():   "PreviewSubject",
 	reflect.TypeFor[sim.Point]():     "PreviewPoint",
 
-	reflect.TypeFor[fitting.Use]():        "AdviceLimit",
-	reflect.TypeFor[fitting.Denials]():    "AdviceDenials",
-	reflect.TypeFor[fitting.Suggestion](): "AdviceSuggestion",
-	reflect.TypeFor[fitting.Overview]():   "AdviceOverview",
-	reflect.TypeFor[replay.Side]():        "ReplaySide",
-	reflect.TypeFor[replay.Row]():         "ReplayRow",
-	reflect.TypeFor[replay.Point]():       "ReplayPoint",
+	reflect.TypeFor[replay.Side]():  "ReplaySide",
+	reflect.TypeFor[replay.Row]():   "ReplayRow",
+	reflect.TypeFor[replay.Point](): "ReplayPoint",
 }
 
 // describe adds what is not in the types.

@@ -38,7 +38,6 @@ const (
 	tagSystem   = "System"
 	tagEnvoy    = "Envoy"
 	tagChanges  = "Changes"
-	tagAlerts   = "Alerts"
 )
 
 // addDocument serves the document.

@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"net/http"
 
-	"github.com/stintdev/stint/internal/control/alert"
 	"github.com/stintdev/stint/internal/control/catalog"
 	"github.com/stintdev/stint/internal/kit/strict"
 )
@@ -84,7 +83,6 @@ func (a *API) problemOf(r *http.Request, err error) *Problem {
 		problems strict.Problems
 		large    *http.MaxBytesError
 		history  *catalog.HistoryError
-		kept     *catalog.FixedError
 		refusing *catalog.RefusingNodeError
 	)
 	switch {
@@ -104,12 +102,6 @@ func (a *API) problemOf(r *http.Request, err error) *Problem {
 		return p
 	case errors.Is(err, catalog.ErrInFlight):
 		return fail(http.StatusConflict, "a request with the same Idempotency-Key is being carried out: try again").with("Retry-After", "1")
-	case errors.As(err, &kept):
-		return fail(http.StatusForbidden, kept.Error()+", which needs the role admin: nothing was changed")
-	case errors.Is(err, alert.ErrNotFound):
-		return fail(http.StatusNotFound, "there is none with this id, or it is over")
-	case errors.Is(err, alert.ErrOvertaken):
-		return fail(http.StatusConflict, "it is not sent again, because a newer message about the same cause was delivered: GET /causes says how it is now, and POST /webhooks/{id}/test tests the webhook")
 	case errors.As(err, &history):
 		return fail(http.StatusServiceUnavailable, "nothing was changed: "+history.Error())
 	case errors.As(err, &refusing):

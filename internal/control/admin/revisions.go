@@ -25,7 +25,7 @@ type RevisionList struct {
 
 func (a *API) addRevisions() {
 	type listInput struct {
-		Kind   string    `query:"kind" enum:"rule,tier,tenant,user,api_key,exemption,ban,webhook,alert,token,history,counters,capture" doc:"Only with a change of this kind of object." example:"rule"`
+		Kind   string    `query:"kind" enum:"rule,tier,tenant,user,api_key,exemption,ban,token,history,counters" doc:"Only with a change of this kind of object." example:"rule"`
 		ID     string    `query:"id" maxLength:"1024" doc:"Only with a change of the object with this id; requires kind. That of counters is the subject, such as user:alice." example:"search"`
 		Actor  string    `query:"actor" maxLength:"1024" doc:"Only by this actor." example:"deploy"`
 		From   time.Time `query:"from" doc:"Only from this time on." example:"2026-01-01T00:00:00Z"`

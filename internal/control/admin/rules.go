@@ -136,7 +136,6 @@ func (a *API) addRules() {
 		"Returns how many requests would have been decided otherwise if what is tried out were in the place of the rule, or of its limits: those that would have been denied, and those that would have passed. "+
 			"The clients are those of the newest 1,000 of such requests.", http.StatusConflict, http.StatusNotFound))
 	a.addRollouts(rules)
-	a.addAdvice(rules)
 
 	add(a, rules.op(http.MethodPost, "/order", "orderRules", "Order rules", "Sets the priorities of rules to 10, 20, 30 and so on, in this order, in one change. Other rules keep theirs.", http.StatusConflict),
 		catalog.Operator, func(ctx context.Context, in *struct {

@@ -16,7 +16,7 @@ import (
 
 // FoundItem is something that a search has found.
 type FoundItem struct {
-	Kind     string    `json:"kind" enum:"rule,tier,user,key,tenant,ip,exemption,ban,alert,webhook" doc:"What it is." example:"user"`
+	Kind     string    `json:"kind" enum:"rule,tier,user,key,tenant,ip,exemption,ban" doc:"What it is." example:"user"`
 	ID       string    `json:"id" doc:"Its id; of an exemption or a ban, the subject, such as user:alice." example:"alice"`
 	Name     string    `json:"name,omitempty" doc:"For a key or a tenant: its name." example:"mobile app"`
 	Tier     string    `json:"tier,omitempty" doc:"The tier in the catalog." example:"pro"`
@@ -30,7 +30,7 @@ type FoundItem struct {
 
 // FoundGroup is what a search has found of one kind.
 type FoundGroup struct {
-	Kind  string      `json:"kind" enum:"rule,tier,user,key,tenant,ip,exemption,ban,alert,webhook,seen" doc:"The kind of the items. Seen are users, tenants and keys that are not in the catalog, and that have sent requests." example:"user"`
+	Kind  string      `json:"kind" enum:"rule,tier,user,key,tenant,ip,exemption,ban,seen" doc:"The kind of the items. Seen are users, tenants and keys that are not in the catalog, and that have sent requests." example:"user"`
 	Items []FoundItem `json:"items" nullable:"false" doc:"The items."`
 	More  bool        `json:"more" doc:"Whether there are more than limit." example:"false"`
 }
@@ -48,9 +48,9 @@ func (a *API) addSearch() {
 	addQuery(a, operation{
 		ID: "search", Method: http.MethodGet, Path: "/search", Tag: tagSearch,
 		Summary: "Find anything",
-		Description: "Returns rules, tiers, users, keys, tenants, exemptions, bans, alerts, webhooks and addresses, and clients that the catalog does not have but that have sent requests. " +
+		Description: "Returns rules, tiers, users, keys, tenants, exemptions, bans and addresses, and clients that the catalog does not have but that have sent requests. " +
 			"Users and tenants are found by the start of any word of their id, tenants and keys by the start of any word of their name, keys by the start of their id or their text, " +
-			"rules, tiers, alerts and webhooks by any part of their name, exemptions, bans, addresses and clients by the start of their name. Of a text, the first 8 words count. " +
+			"rules and tiers by any part of their name, exemptions, bans, addresses and clients by the start of their name. Of a text, the first 8 words count. " +
 			"Except for exemptions and bans, the case of A to Z does not matter.",
 	}, catalog.Viewer, func(ctx context.Context, in *searchInput) (FoundAll, error) {
 		return a.search(ctx, in.Q, in.Limit)
@@ -95,8 +95,6 @@ func (a *API) search(ctx context.Context, q string, limit int) (FoundAll, error)
 		{"rule", converted(hits.Rules, func(r *rule.Rule) FoundItem { return FoundItem{Kind: "rule", ID: r.Name, Known: true} })},
 		{"tier", converted(hits.Tiers, func(t *rule.Tier) FoundItem { return FoundItem{Kind: "tier", ID: t.Name, Known: true} })},
 		{"ip", addresses},
-		{"alert", converted(hits.Alerts, func(v *catalog.Alert) FoundItem { return FoundItem{Kind: "alert", ID: v.Name, Known: true} })},
-		{"webhook", converted(hits.Webhooks, func(v *catalog.Webhook) FoundItem { return FoundItem{Kind: "webhook", ID: v.Name, Known: true} })},
 		{"exemption", converted(hits.Exemptions, foundEntry("exemption"))},
 		{"ban", converted(hits.Bans, foundEntry("ban"))},
 		{"seen", seen},
@@ -130,8 +128,6 @@ func searchFile(d *catalog.Document, q string) (h catalog.Hits) {
 			return has(k.ID, k.Name, k.Prefix) || k.Prefix != "" && strings.HasPrefix(q, strings.ToLower(k.Prefix))
 		}),
 		Exemptions: kept(d.Exemptions, keep), Bans: kept(d.Bans, keep),
-		Alerts:   kept(d.Alerts, func(v *catalog.Alert) bool { return has(v.Name) }),
-		Webhooks: kept(d.Webhooks, func(v *catalog.Webhook) bool { return has(v.Name) }),
 	}
 }
 

@@ -19,7 +19,6 @@ import (
 	"github.com/stintdev/stint/engine"
 	"github.com/stintdev/stint/identity"
 	"github.com/stintdev/stint/internal/control/admin"
-	"github.com/stintdev/stint/internal/control/alert"
 	"github.com/stintdev/stint/internal/control/catalog"
 	"github.com/stintdev/stint/internal/record"
 	"github.com/stintdev/stint/internal/record/rollup"
@@ -203,7 +202,7 @@ func (h *testAPI) build(directory identity.Directory, set *rule.Set, lists ident
 		h.Fatal(err)
 	}
 	h.options = admin.Options{
-		Tokens: h.tokens, Alerts: alert.NewStore(h.tokens.Database(), h.clock.now), Engine: h.engine, Store: store, Live: record.NewCluster(record.ClusterOptions{Live: h.live, Tap: h.tap}),
+		Tokens: h.tokens, Engine: h.engine, Store: store, Live: record.NewCluster(record.ClusterOptions{Live: h.live, Tap: h.tap}),
 		Resolver: func() *identity.Resolver { return h.resolver },
 		Status: func() admin.Status {
 			return admin.Status{Version: "test", Mode: "database", Database: "sqlite", Counters: "memory", Node: "node-1", Health: admin.Health{Status: "ok", Checks: []admin.Check{}}, Now: h.clock.now().UTC()}

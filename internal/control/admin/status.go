@@ -25,7 +25,6 @@ type Status struct {
 	Health   Health    `json:"health" doc:"Its health."`
 	Doors    Doors     `json:"doors" doc:"The addresses that it listens on."`
 	Now      time.Time `json:"now" doc:"The time of the node." example:"2026-01-31T12:00:00Z"`
-	Firing   int       `json:"alerts_firing" doc:"How many causes of alerts fire." example:"0"`
 }
 
 // Health is the health of a node.
@@ -65,17 +64,16 @@ type Node struct {
 
 // NodeState is the state that a node reports.
 type NodeState struct {
-	Status   string   `json:"status" enum:"ok,degraded,not_ready" doc:"The result." example:"ok"`
-	Checks   []Check  `json:"checks" nullable:"false" doc:"The checks."`
-	Region   string   `json:"region,omitempty" doc:"The name of its region. Empty: it has none, or is of an older version." example:"eu-west"`
-	Counters string   `json:"counters" enum:"memory,redis" doc:"Where counters are stored." example:"redis"`
-	Store    string   `json:"store" doc:"The state of the store." example:"ok"`
-	Breaker  string   `json:"breaker" enum:"closed,open,half_open,none" doc:"The state of the circuit breakers of the store: open if the breaker of any server is. Only nodes of older versions report half_open." example:"closed"`
-	Replicas int      `json:"replicas" doc:"The number of nodes that share limits while the store is unreachable." example:"3"`
-	Requests float64  `json:"requests_per_second" doc:"Requests, per second." example:"1200.5"`
-	Refused  float64  `json:"refused_per_second" doc:"Requests that did not pass, per second." example:"34.2"`
-	P99      int64    `json:"p99_us" doc:"99th percentile of latency, in microseconds." example:"900"`
-	Passed   []Passed `json:"passed,omitempty" nullable:"false" doc:"Limits of which it has seen more used than the credit of regions allows, in the last minutes. Missing, if there are none."`
+	Status   string  `json:"status" enum:"ok,degraded,not_ready" doc:"The result." example:"ok"`
+	Checks   []Check `json:"checks" nullable:"false" doc:"The checks."`
+	Region   string  `json:"region,omitempty" doc:"The name of its region. Empty: it has none, or is of an older version." example:"eu-west"`
+	Counters string  `json:"counters" enum:"memory,redis" doc:"Where counters are stored." example:"redis"`
+	Store    string  `json:"store" doc:"The state of the store." example:"ok"`
+	Breaker  string  `json:"breaker" enum:"closed,open,half_open,none" doc:"The state of the circuit breakers of the store: open if the breaker of any server is. Only nodes of older versions report half_open." example:"closed"`
+	Replicas int     `json:"replicas" doc:"The number of nodes that share limits while the store is unreachable." example:"3"`
+	Requests float64 `json:"requests_per_second" doc:"Requests, per second." example:"1200.5"`
+	Refused  float64 `json:"refused_per_second" doc:"Requests that did not pass, per second." example:"34.2"`
+	P99      int64   `json:"p99_us" doc:"99th percentile of latency, in microseconds." example:"900"`
 	// Servers is left out where there is one, or none.
 	Servers []CounterServer `json:"servers,omitempty" doc:"The servers that have the counters, if there are several."`
 }
@@ -85,13 +83,6 @@ type CounterServer struct {
 	Name  string  `json:"name" doc:"Its address." example:"10.0.0.7:6379"`
 	Up    bool    `json:"up" doc:"Whether it makes decisions." example:"true"`
 	Share float64 `json:"share" doc:"The part of all subjects that it has, from 0 to 1." example:"0.334"`
-}
-
-// Passed is a bound that was passed.
-type Passed struct {
-	Limit string `json:"limit" doc:"The limit." example:"search:hourly"`
-	Units int64  `json:"units" doc:"How many units were used beyond the limit." example:"120"`
-	Bound int64  `json:"bound" doc:"How many there may be." example:"100"`
 }
 
 // NodeList is all nodes.

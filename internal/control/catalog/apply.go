@@ -19,13 +19,11 @@ type ApplyOptions struct {
 	// DryRun does everything, checks included, and then rolls it back.
 	DryRun bool
 	// Prune deletes records that the document lacks. Tenants, users and API keys are pruned
-	// only if the document has any of that kind, and webhooks and alerts only if it has any of either.
+	// only if the document has any of that kind.
 	Prune bool
 	// AcceptHistory has all nodes use the database as it is then, although it was emptied,
 	// set back or replaced. Without it, nothing is applied while a node refuses the history.
 	AcceptHistory bool
-	// Fixed are kinds of records that it must not change, because who applies it may not.
-	Fixed []string
 	// Progress, if it is set, is called from time to time with the number of records done.
 	Progress func(done, all int)
 }
@@ -35,8 +33,8 @@ type Diff struct {
 	// Revision is that of the changes or, if there are none or they were rolled back, the
 	// current one.
 	Revision int64 `json:"revision"`
-	// Items are by kind, in the order tier, rule, tenant, user, api_key, exemption,
-	// ban, webhook and alert, and by id.
+	// Items are by kind, in the order tier, rule, tenant, user, api_key, exemption
+	// and ban, and by id.
 	Items []DiffItem `json:"items"`
 }
 
@@ -83,21 +81,20 @@ var errUndo = errors.New("this was a dry run")
 // document lacks stay, unless Prune is set. Problems have paths of the document, or none.
 func (c *Catalog) Apply(ctx context.Context, d *Document, o ApplyOptions) (Diff, error) {
 	if o.Prune && d.Empty() {
-		return Diff{}, strict.Problems{{Message: "the document is empty, and pruning would delete all rules and tiers: want at least one of rules, tiers, tenants, users, api_keys, exemptions, bans, webhooks and alerts"}}
+		return Diff{}, strict.Problems{{Message: "the document is empty, and pruning would delete all rules and tiers: want at least one of rules, tiers, tenants, users, api_keys, exemptions and bans"}}
 	}
 	if !o.AcceptHistory {
 		if err := c.checkNodes(ctx); err != nil {
 			return Diff{}, err
 		}
 	}
-	a := application{options: o, alerts: len(d.Webhooks)+len(d.Alerts) > 0}
+	a := application{options: o}
 	// Others refer to rules and tiers, and keys refer to users.
 	tiers, rules := partOf(c.Tiers, "tiers", "name", d.Tiers), partOf(c.Rules, "rules", "name", d.Rules)
-	others := []part{partOf(c.Webhooks, "webhooks", "name", d.Webhooks), partOf(c.Alerts, "alerts", "name", d.Alerts)}
-	people := append([]part{
+	people := []part{
 		partOf(c.Tenants, "tenants", "id", d.Tenants), partOf(c.Users, "users", "id", d.Users), partOf(c.APIKeys, "api_keys", "id", d.APIKeys),
 		partOf(c.Exemptions, "exemptions", "", d.Exemptions), partOf(c.Bans, "bans", "", d.Bans),
-	}, others...)
+	}
 	for _, p := range append([]part{tiers, rules}, people...) {
 		a.all += len(p.ids)
 	}
@@ -117,30 +114,9 @@ func (c *Catalog) Apply(ctx context.Context, d *Document, o ApplyOptions) (Diff,
 		if o.AcceptHistory {
 			x.accept()
 		}
-		if err == nil {
-			err = x.checkFixed(o.Fixed)
-		}
 		return x.end(ctx, err, o.DryRun)
 	})
 	return a.diff(revision, err)
-}
-
-// FixedError means that a write would change what its writer may not.
-type FixedError struct{ Kind, ID string }
-
-// Error implements error.
-func (e *FixedError) Error() string {
-	return "it would change the " + e.Kind + " " + strict.Quote(e.ID)
-}
-
-// checkFixed returns an error if something of a kind was changed that must not be.
-func (t *tx) checkFixed(kinds []string) error {
-	for i := range t.changes {
-		if slices.Contains(kinds, t.changes[i].Kind) {
-			return &FixedError{t.changes[i].Kind, t.changes[i].ID}
-		}
-	}
-	return nil
 }
 
 // end returns the error of a write, or errUndo after a dry run without problems.
@@ -186,7 +162,6 @@ func partOf[T any](t *Table[T], section, key string, values []T) part {
 type application struct {
 	*tx
 	options   ApplyOptions
-	alerts    bool // the document has alerts or webhooks
 	done, all int
 }
 
@@ -260,8 +235,8 @@ func (a *application) prune(ctx context.Context, parts ...part) error {
 		return nil
 	}
 	for _, p := range parts {
-		if people(p.name) && len(p.ids) == 0 || (p.name == kindWebhook || p.name == kindAlert) && !a.alerts {
-			continue // a document of before there were alerts has none
+		if people(p.name) && len(p.ids) == 0 {
+			continue
 		}
 		keep := make(map[string]bool, len(p.ids))
 		for _, id := range p.ids {

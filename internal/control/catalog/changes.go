@@ -39,7 +39,7 @@ type LoggedChange struct {
 }
 
 // LoggedKinds are the kinds of changes, which ChangeQuery.Kind may have.
-var LoggedKinds = append(slices.Clone(kindOrder), kindToken, kindHistory, kindCounters, kindCapture)
+var LoggedKinds = append(slices.Clone(kindOrder), kindToken, kindHistory, kindCounters)
 
 // Changes returns changes, newest first, and the Before of the next page. Empty: there are no
 // more.
@@ -206,8 +206,6 @@ type RevertOptions struct {
 	Force bool
 	// DryRun does everything, checks included, and then rolls it back.
 	DryRun bool
-	// Fixed are kinds of records that it must not change, because who reverts it may not.
-	Fixed []string
 }
 
 // Revert restores what a revision has changed, in one transaction, which makes a new revision.
@@ -222,9 +220,6 @@ func (c *Catalog) Revert(ctx context.Context, o RevertOptions) (Diff, error) {
 		changes, err := t.changesOf(ctx, &o)
 		if err == nil {
 			err = t.revert(ctx, changes, o.Force)
-		}
-		if err == nil {
-			err = t.checkFixed(o.Fixed)
 		}
 		return t.end(ctx, err, o.DryRun)
 	})
@@ -271,8 +266,6 @@ func (t *tx) revert(ctx context.Context, changes []LoggedChange, force bool) err
 				message = "changes of tokens cannot be reverted: create another token in place of a revoked one, or revoke one that was created"
 			case kindCounters:
 				message = "counters that were reset cannot be brought back"
-			case kindCapture:
-				message = "a capture cannot be undone: stint record remove deletes its file"
 			}
 			return strict.Problems{{Path: ch.Kind + " " + strict.Quote(ch.ID), Message: message}}
 		}

@@ -14,7 +14,6 @@ import (
 
 	"github.com/stintdev/stint"
 	"github.com/stintdev/stint/identity"
-	"github.com/stintdev/stint/internal/control/alert"
 	"github.com/stintdev/stint/internal/kit/strict"
 	"github.com/stintdev/stint/rule"
 )
@@ -50,38 +49,7 @@ func (d *Document) CheckPeople(whole, peppered bool) strict.Problems {
 	seen.check()
 	k.checkEntries("exemptions", d.Exemptions)
 	k.checkEntries("bans", d.Bans)
-	k.checkAlerts(d)
 	return k.Problems
-}
-
-// checkAlerts checks webhooks and alerts.
-func (k *checker) checkAlerts(d *Document) {
-	first := map[string]string{}
-	once := func(path, name string) {
-		if before, twice := first[strings.TrimRight(path, "0123456789[]")+" "+name]; twice && name != "" {
-			k.Add(path+".name", strict.Quote(name)+" is given twice, first as "+before, "")
-			return
-		}
-		first[strings.TrimRight(path, "0123456789[]")+" "+name] = path
-	}
-	known := alert.Known{Webhooks: []string{}}
-	for i := range d.Webhooks {
-		path := strict.Item("webhooks", i)
-		once(path, d.Webhooks[i].Name)
-		d.Webhooks[i].Check(&k.Report, path)
-		known.Webhooks = append(known.Webhooks, d.Webhooks[i].Name)
-	}
-	for i := range d.Rules {
-		known.Rules = append(known.Rules, d.Rules[i].Name)
-	}
-	if !k.whole {
-		known = alert.Known{}
-	}
-	for i := range d.Alerts {
-		path := strict.Item("alerts", i)
-		once(path, d.Alerts[i].Name)
-		d.Alerts[i].Check(&k.Report, path, known)
-	}
 }
 
 // names are the names that tenants, users and keys may refer to.

@@ -10,7 +10,7 @@ import (
 	"github.com/stintdev/stint/rule"
 )
 
-// ExportOptions say what is exported besides rules, tiers, tenants, exemptions, bans, alerts and webhooks, whose secrets stay.
+// ExportOptions say what is exported besides rules, tiers, tenants, exemptions and bans.
 type ExportOptions struct {
 	Users bool // and API keys
 }
@@ -23,7 +23,6 @@ func (c *Catalog) Export(ctx context.Context, o ExportOptions) (*Document, error
 		d.Rules, d.Tiers = append(d.Rules, p.Rules...), append(d.Tiers, p.Tiers...)
 		d.Tenants, d.Users, d.APIKeys = append(d.Tenants, p.Tenants...), append(d.Users, p.Users...), append(d.APIKeys, p.APIKeys...)
 		d.Exemptions, d.Bans = append(d.Exemptions, p.Exemptions...), append(d.Bans, p.Bans...)
-		d.Webhooks, d.Alerts = append(d.Webhooks, p.Webhooks...), append(d.Alerts, p.Alerts...)
 		return nil
 	})
 }
@@ -101,13 +100,7 @@ func (c *Catalog) pages(ctx context.Context, o ExportOptions, each func(Document
 			}
 		}
 	}
-	err = eachPage(ctx, tx, c.Webhooks, func(v []Webhook) error { return each(Document{Webhooks: v}) })
-	if err == nil {
-		err = eachPage(ctx, tx, c.Alerts, func(v []Alert) error { return each(Document{Alerts: v}) })
-	}
-	if err == nil {
-		err = eachPage(ctx, tx, c.Tenants, func(v []Tenant) error { return each(Document{Tenants: v}) })
-	}
+	err = eachPage(ctx, tx, c.Tenants, func(v []Tenant) error { return each(Document{Tenants: v}) })
 	if err == nil && o.Users {
 		err = eachPage(ctx, tx, c.Users, func(v []User) error { return each(Document{Users: v}) })
 	}

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/stintdev/stint/identity"
-	"github.com/stintdev/stint/internal/control/alert"
 	"github.com/stintdev/stint/internal/kit/strict"
 	"github.com/stintdev/stint/rule"
 )
@@ -16,26 +15,16 @@ import (
 // Document is the content of a catalog, as it is written in a file.
 type Document struct {
 	rule.File
-	Tenants    []Tenant  `json:"tenants,omitempty"`
-	Users      []User    `json:"users,omitempty"`
-	APIKeys    []APIKey  `json:"api_keys,omitempty"`
-	Exemptions []Entry   `json:"exemptions,omitempty"`
-	Bans       []Entry   `json:"bans,omitempty"`
-	Webhooks   []Webhook `json:"webhooks,omitempty"`
-	Alerts     []Alert   `json:"alerts,omitempty"`
+	Tenants    []Tenant `json:"tenants,omitempty"`
+	Users      []User   `json:"users,omitempty"`
+	APIKeys    []APIKey `json:"api_keys,omitempty"`
+	Exemptions []Entry  `json:"exemptions,omitempty"`
+	Bans       []Entry  `json:"bans,omitempty"`
 }
-
-// Types of package alert.
-type (
-	// Alert is the definition of an alert.
-	Alert = alert.Alert
-	// Webhook is where the messages of alerts are delivered.
-	Webhook = alert.Webhook
-)
 
 // Empty reports whether the document has no records.
 func (d *Document) Empty() bool {
-	return len(d.Rules)+len(d.Tiers)+len(d.Tenants)+len(d.Users)+len(d.APIKeys)+len(d.Exemptions)+len(d.Bans)+len(d.Webhooks)+len(d.Alerts) == 0
+	return len(d.Rules)+len(d.Tiers)+len(d.Tenants)+len(d.Users)+len(d.APIKeys)+len(d.Exemptions)+len(d.Bans) == 0
 }
 
 // Tenant is a tenant. Those without a tier need not be listed.

@@ -73,8 +73,6 @@ type Catalog struct {
 	APIKeys    *Table[APIKey]
 	Exemptions *Table[Entry]
 	Bans       *Table[Entry]
-	Webhooks   *Table[Webhook]
-	Alerts     *Table[Alert]
 }
 
 // Open returns the catalog at a URL of [database.Open]. It does not connect yet. Close it.

@@ -19,7 +19,7 @@ type Overlay struct {
 
 // Over returns the document over another one, which stays as it is. The records of the other stay that this one does not have. A whole
 // document has all rules, and all records of each other kind that it has any of. Tiers of the other lose their values of limits that no
-// rule has any more. Webhooks and alerts are those of this document.
+// rule has any more.
 func (d *Document) Over(other *Document, whole bool) *Overlay {
 	o := &Overlay{Document: *d, own: d}
 	if !whole {

@@ -97,8 +97,6 @@ type Hits struct {
 	Users            []User
 	APIKeys          []APIKey
 	Exemptions, Bans []Entry
-	Alerts           []Alert
-	Webhooks         []Webhook
 }
 
 // MaxSearch is the longest text, in bytes, that is searched for.
@@ -106,7 +104,7 @@ const MaxSearch = 512
 
 // Search returns the records that a text stands for, by kind, at most limit and one more of
 // each. It finds tenants, users and keys by what begins their id, or a word of their id or
-// name; keys by what begins their text, too; rules, tiers, alerts and webhooks by any part of their names;
+// name; keys by what begins their text, too; rules and tiers by any part of their names;
 // exemptions and bans by what begins their subject, such as user:alice or alice. The case of A
 // to Z matters only for exemptions and bans. If the text contains the secret of a key, only the
 // id of that key is searched for.
@@ -150,8 +148,6 @@ func (c *Catalog) Search(ctx context.Context, text string, limit int) (h Hits, e
 		func() (err error) { h.Tiers, err = c.Tiers.containing(ctx, text, most); return err },
 		func() (err error) { h.Exemptions, err = entriesBeginning(ctx, c.Exemptions, text, most); return err },
 		func() (err error) { h.Bans, err = entriesBeginning(ctx, c.Bans, text, most); return err },
-		func() (err error) { h.Alerts, err = c.Alerts.containing(ctx, text, most); return err },
-		func() (err error) { h.Webhooks, err = c.Webhooks.containing(ctx, text, most); return err },
 	}
 	for _, step := range steps {
 		if err := step(); err != nil {

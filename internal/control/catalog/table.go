@@ -34,8 +34,6 @@ const (
 	kindKey       = "api_key"
 	kindExemption = "exemption"
 	kindBan       = "ban"
-	kindWebhook   = "webhook"
-	kindAlert     = "alert"
 )
 
 // people reports whether nodes look up records of a kind one by one. Of other kinds, every
@@ -44,7 +42,7 @@ func people(kind string) bool { return kind == kindTenant || kind == kindUser ||
 
 // kindOrder is the order in which kinds are listed and stored: a kind comes after those
 // that it refers to.
-var kindOrder = []string{kindTier, kindRule, kindTenant, kindUser, kindKey, kindExemption, kindBan, kindWebhook, kindAlert}
+var kindOrder = []string{kindTier, kindRule, kindTenant, kindUser, kindKey, kindExemption, kindBan}
 
 // kind is one kind of records.
 type kind struct {
@@ -99,14 +97,12 @@ func (c *Catalog) makeTables() {
 	c.APIKeys = newTable(c, kindKey, "stint_api_keys", func(k *APIKey) string { return k.ID }, columns("tier", "tenant", "user_id"))
 	c.Exemptions = newTable(c, kindExemption, "stint_exemptions", (*Entry).ID, nil)
 	c.Bans = newTable(c, kindBan, "stint_bans", (*Entry).ID, nil)
-	c.Webhooks = newTable(c, kindWebhook, "stint_webhooks", func(w *Webhook) string { return w.Name }, nil)
-	c.Alerts = newTable(c, kindAlert, "stint_alerts", func(a *Alert) string { return a.Name }, nil)
 }
 
 // kinds returns all kinds, by name.
 func (c *Catalog) kinds() map[string]*kind {
 	out := map[string]*kind{}
-	for _, k := range []*kind{&c.Rules.kind, &c.Tiers.kind, &c.Tenants.kind, &c.Users.kind, &c.APIKeys.kind, &c.Exemptions.kind, &c.Bans.kind, &c.Webhooks.kind, &c.Alerts.kind} {
+	for _, k := range []*kind{&c.Rules.kind, &c.Tiers.kind, &c.Tenants.kind, &c.Users.kind, &c.APIKeys.kind, &c.Exemptions.kind, &c.Bans.kind} {
 		out[k.name] = k
 	}
 	return out

@@ -190,13 +190,6 @@ func (t *tx) put(ctx context.Context, k *kind, id string, found *row, value any,
 	if err := t.checkOne(ctx, id, found, value, path); err != nil || len(t.problems) > before {
 		return err
 	}
-	if w, ok := value.(*Webhook); ok {
-		stored := *w // the secret is in no body
-		if err := t.putSecret(ctx, &stored, path); err != nil || len(t.problems) > before {
-			return err
-		}
-		value = &stored
-	}
 	if r, ok := value.(*Rule); ok && r.Rollout != nil {
 		value = t.continued(r, found)
 	}
@@ -276,11 +269,6 @@ func (t *tx) remove(ctx context.Context, k *kind, id string, found *row) error {
 	if err := t.checkUnused(ctx, k, id); err != nil {
 		return err
 	}
-	if k.name == kindWebhook {
-		if err := t.removeSecret(ctx, id); err != nil {
-			return err
-		}
-	}
 	if _, err := t.ExecContext(ctx, "DELETE FROM "+k.table+" WHERE id = $1", id); err != nil {
 		return err
 	}
@@ -296,9 +284,6 @@ var references = map[string][]struct{ table, column, what string }{
 
 // checkUnused returns a problem if another record refers to the one with the id.
 func (t *tx) checkUnused(ctx context.Context, k *kind, id string) error {
-	if k.name == kindWebhook {
-		return t.checkUntold(ctx, id)
-	}
 	for _, r := range references[k.name] {
 		var by string
 		err := t.QueryRowContext(ctx, "SELECT id FROM "+r.table+" WHERE "+r.column+" = $1 ORDER BY id LIMIT 1", id).Scan(&by)
@@ -397,14 +382,6 @@ func (t *tx) checkOne(ctx context.Context, id string, found *row, value any, pat
 		seen := listing{checker: check}
 		check.checkEntry(path, v, &seen)
 		seen.check()
-	case *Webhook:
-		v.Check(&check.Report, path)
-	case *Alert:
-		known, err := t.knownTo(ctx, v, found)
-		if err != nil {
-			return err
-		}
-		v.Check(&check.Report, path, known)
 	}
 	t.problems = append(t.problems, check.Problems...)
 	return nil
@@ -413,7 +390,7 @@ func (t *tx) checkOne(ctx context.Context, id string, found *row, value any, pat
 // checkerOf returns the checker for a value. Only people need all rules and tiers.
 func (t *tx) checkerOf(ctx context.Context, value any) (*checker, error) {
 	switch value.(type) {
-	case *Rule, *Tier, *Entry, *Webhook, *Alert:
+	case *Rule, *Tier, *Entry:
 		return new(checker), nil
 	}
 	if t.checker == nil {

@@ -1,7 +1,5 @@
 package fitting
 
-import "github.com/stintdev/stint"
-
 // SetBounds lowers the bounds.
 func SetBounds(all, one, endpoints int) { mostClients, mostOfOne, mostEndpoints = all, one, endpoints }
 
@@ -19,15 +17,3 @@ func Needed(at []int64) (out [3]int64) {
 
 // Rounded returns a number that people would write.
 var Rounded = rounded
-
-// Need returns the smallest limit of a kind that never denies one unit at each of these times, in microseconds.
-func Need(shape stint.Limit, at []int64) int64 {
-	var taken []taking
-	for _, t := range at {
-		taken = append(taken, taking{t, 1})
-	}
-	return need(shape, taken)
-}
-
-// Sized returns a limit of the same kind with another size.
-var Sized = sized

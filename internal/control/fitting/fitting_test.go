@@ -1,13 +1,10 @@
 package fitting_test
 
 import (
-	"flag"
 	"fmt"
 	"iter"
 	"math/rand/v2"
 	"net/netip"
-	"os"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -20,13 +17,6 @@ import (
 )
 
 var noon = time.Date(2026, 3, 2, 12, 0, 0, 0, time.UTC)
-
-func TestMain(m *testing.M) {
-	if err := flag.Set("rapid.checks", strconv.Itoa(torture.Rounds(20))); err != nil {
-		panic(err)
-	}
-	os.Exit(m.Run())
-}
 
 // TestNeeded compares the limit that a client needs with the arithmetic of limits: with it nothing is denied, and with one less
 // something is.

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/stintdev/stint"
-	"github.com/stintdev/stint/identity"
 	"github.com/stintdev/stint/rule"
 )
 
@@ -40,22 +39,7 @@ type Request struct {
 	Rule              string
 	// Region is where it was decided; empty: there are none.
 	Region string
-	// Captured is what else is known of a request that was captured; nil: it was not.
-	Captured *Captured
 }
-
-// Captured is a request of which everything is known that rules look at.
-type Captured struct {
-	// Subject is who was asking, with tier, limits and claims. It is complete.
-	Subject    identity.Subject
-	Headers    map[string][]string
-	IgnoreCase bool
-	// Cost is what the caller has set.
-	Cost int64
-}
-
-// Listed reports whether a list decided the request, before rules.
-func (c *Captured) Listed() bool { return c.Subject.Exempt != nil || c.Subject.Banned != nil }
 
 // Counts returns how many requests n of them count for in sums.
 func (q *Request) Counts(n int64) float64 {

@@ -66,10 +66,6 @@ func (r *run) newJob(q *recorded.Request, times int64) *job {
 	j.region = q.Region
 	j.subject = identity.Subject{User: q.User, Tenant: q.Tenant, Key: q.Key, Tier: q.Tier, IP: addressOf(q.IP)}
 	j.request = engine.Request{Method: q.Method, Path: cmp.Or(q.Path, q.Endpoint), Subject: &j.subject, Usage: q.Usage, Held: true}
-	if c := q.Captured; c != nil {
-		j.subject = c.Subject
-		j.request.Headers, j.request.IgnoreCase, j.request.Cost = c.Headers, c.IgnoreCase, c.Cost
-	}
 	j.at = recordedAt{unix: q.At.Unix(), endpoint: r.figures.normal(q), tier: q.Tier, subject: subjectOf(q)}
 	if q.Part.Before(q.PartEnd) {
 		j.at.part, j.at.partEnd = q.Part.UnixNano(), q.PartEnd.UnixNano()

@@ -56,9 +56,6 @@ type Options struct {
 	From, To time.Time
 	// Logged says that the requests are those of an access log, which does not say what Stint has decided.
 	Logged bool
-	// Headers and Claims are those of which the values are known, of requests that were captured. Rules that look at others are left
-	// out.
-	Headers, Claims []string
 	// Missing is how many requests are known of which there is no event any more.
 	Missing int64
 	// Recorded is how many events the record has of this time, if it has more than are replayed, and Stretch for how long
@@ -161,7 +158,7 @@ type run struct {
 	unclear                  [recorded.Answers]float64
 	sampled                  int64
 	sampledFor, recordedCost float64
-	rejected, listed, late   float64
+	rejected, late           float64
 	byNetwork                float64
 }
 
@@ -230,10 +227,6 @@ func (r *run) add(q *recorded.Request) {
 		r.rejected += n
 		return
 	}
-	if q.Captured != nil && q.Captured.Listed() {
-		r.listed += n
-		return
-	}
 	if q.At.Before(r.world.Now()) {
 		r.late += n
 	} else {
@@ -257,10 +250,8 @@ func (r *run) add(q *recorded.Request) {
 	if q.IP != "" && (!ok || !p.IsSingleIP()) && slices.ContainsFunc(r.sides, func(s *side) bool { return s.byIP }) {
 		r.byNetwork += n
 	}
-	if q.Captured == nil {
-		if j.request.Cost = r.sides[live].costOf(q); j.request.Cost > 0 {
-			r.recordedCost += n
-		}
+	if j.request.Cost = r.sides[live].costOf(q); j.request.Cost > 0 {
+		r.recordedCost += n
 	}
 	for i := range r.sides {
 		r.decide(j, i)
@@ -339,7 +330,6 @@ func (r *run) notes() []string {
 	}
 	say(r.o.Missing > 0, "Not replayed, because %s: %s.", recorded.UnclearMissing.Why(), recorded.Requests(r.o.Missing))
 	say(r.rejected > 0, "Not replayed, because their credentials were rejected: %s.", recorded.Requests(recorded.Whole(r.rejected)))
-	say(r.listed > 0, "Not replayed, because a list exempts or bans them: %s.", recorded.Requests(recorded.Whole(r.listed)))
 	say(places, "Limits of concurrency are left out: it is not recorded how long requests were served.")
 	say(regions, "Rules that regions share have one counter for all of them: a region may have denied before, when its part was used up.")
 	say(r.o.Unsampled, "Requests that pass without being held are not recorded, so they are not replayed: more may be newly denied.")

@@ -6,7 +6,6 @@ import (
 	"crypto/sha256"
 	"maps"
 	"net/netip"
-	"net/textproto"
 	"slices"
 	"strconv"
 	"strings"
@@ -62,7 +61,7 @@ func newSide(from *Rules, w *virtual.World, o *Options) (*side, error) {
 		if err != nil {
 			return nil, err
 		}
-		if m.Headers && !o.knows(r) {
+		if m.Headers {
 			r.Enabled = new(bool)
 			s.left, s.headers = append(s.left, r.Name), append(s.headers, m)
 			continue
@@ -148,23 +147,6 @@ func (s *regional) own(asks []stint.Ask) []stint.Ask {
 		}
 	}
 	return s.asks
-}
-
-// knows reports whether all headers and claims that a rule looks at are known.
-func (o *Options) knows(r *rule.Rule) bool {
-	for name := range r.Match.Headers {
-		if !slices.Contains(o.Headers, textproto.CanonicalMIMEHeaderKey(name)) {
-			return false
-		}
-	}
-	for _, d := range r.CountBy {
-		switch word, name, _ := strings.Cut(string(d), ":"); {
-		case word == "header" && !slices.Contains(o.Headers, textproto.CanonicalMIMEHeaderKey(name)),
-			word == "claim" && !slices.Contains(o.Claims, name):
-			return false
-		}
-	}
-	return true
 }
 
 // unclear says why it is unclear which rules apply to a request, if it is.

@@ -36,7 +36,6 @@ type replay struct {
 	verdict engine.Verdict
 	// told, if it is not nil, is called with the outcome of each request, by its number.
 	told func(event int64, refused bool)
-	each func(*Request, Match) // of the options
 
 	preview  Preview
 	step     time.Duration // of the series
@@ -109,7 +108,7 @@ func newReplay(o Options) (*replay, error) {
 			o.To.Format(time.RFC3339) + ", and at most 366 days before"}
 	}
 	r := &replay{
-		candidate: o.Rule, each: o.Each, unsampled: o.Unsampled, steps: maxSteps, now: o.From,
+		candidate: o.Rule, unsampled: o.Unsampled, steps: maxSteps, now: o.From,
 		asksOf: map[string][]stint.Ask{}, subjects: map[string]*tally{},
 	}
 	r.off = o.Rule.Enabled != nil && !*o.Rule.Enabled
@@ -168,9 +167,6 @@ func (r *replay) add(q *Request) error {
 	subject, a := r.matcher.Match(q)
 	r.steps -= (r.matcher.Steps() - before) / 16
 	cost := r.costOf(q)
-	if r.each != nil {
-		r.each(q, Match{a, subject, min(weight, maxUnits/cost) * cost})
-	}
 	switch a {
 	case recorded.No:
 		r.sums.not += n

@@ -51,15 +51,6 @@ type Options struct {
 	Unsampled bool
 	// Missing is how many requests were counted of which there is no event any more.
 	Missing int64
-	// Each, if not nil, is called for each request that is read, the oldest first.
-	Each func(*Request, Match)
-}
-
-// Match is what a rule has to do with a request.
-type Match struct {
-	recorded.Answer
-	Subject string
-	Units   int64 // that all requests together which it represents take of each limit
 }
 
 // Preview is the result of a replay. Numbers of requests are weighted. Those that match, those that do not match, and those that are

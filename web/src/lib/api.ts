@@ -1,7 +1,7 @@
 // The client of the admin API. Every failure is an ApiError that says what to do.
 
 import type { Page, Rec, Trouble } from './shapes'
-import type { Alert, Entry, FieldProblem, Key, KeyRecord, Rule, RuleRecord, Session, Tenant, Tier, User, Webhook } from './types'
+import type { Entry, FieldProblem, Key, KeyRecord, Rule, RuleRecord, Session, Tenant, Tier, User } from './types'
 
 export class ApiError extends Error {
   readonly status: number
@@ -191,5 +191,3 @@ export const tenants = resource<Tenant>('tenants')
 export const keys = resource<Key, KeyRecord>('keys')
 export const exemptions = resource<Entry>('exemptions')
 export const bans = resource<Entry>('bans')
-export const alerts = resource<Alert>('alerts')
-export const webhooks = resource<Webhook>('webhooks')

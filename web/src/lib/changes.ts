@@ -13,12 +13,9 @@ export const kindNames: Record<string, string> = {
   api_key: 'API key',
   exemption: 'Exemption',
   ban: 'Ban',
-  webhook: 'Webhook',
-  alert: 'Alert',
   token: 'Admin token',
   history: 'History',
   counters: 'Counters',
-  capture: 'Capture',
 }
 
 /** linkOf returns the page of what was changed, if it has one. */
@@ -38,10 +35,6 @@ export function linkOf(c: { kind: string; id: string }): string {
       const [kind = '', ...id] = c.id.split(':')
       return href('/subjects', kind, id.join(':'))
     }
-    case 'alert':
-      return href('/alerts', { tab: 'definitions' })
-    case 'webhook':
-      return href('/alerts', { tab: 'webhooks' })
     case 'token':
       return href('/tokens')
     case 'counters': {
@@ -55,7 +48,7 @@ export function linkOf(c: { kind: string; id: string }): string {
 
 /** canUndo reports whether a change can be undone. */
 export function canUndo(c: { kind: string }): boolean {
-  return !['token', 'history', 'counters', 'capture'].includes(c.kind)
+  return !['token', 'history', 'counters'].includes(c.kind)
 }
 
 /** fieldsOf returns what differs. Of what was made or deleted that is every field. */

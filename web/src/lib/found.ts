@@ -13,8 +13,6 @@ export const groupNames: Record<FoundGroup['kind'], string> = {
   ip: 'Addresses',
   exemption: 'Exemptions',
   ban: 'Bans',
-  alert: 'Alerts',
-  webhook: 'Webhooks',
   seen: 'Seen in traffic, not in the catalog',
 }
 

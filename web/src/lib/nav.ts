@@ -25,7 +25,6 @@ export const navigation: { title: string; entries: Entry[] }[] = [
       { section: '/', label: 'Overview', icon: 'overview', key: 'o', whole: true },
       { section: '/events', label: 'Events', icon: 'events', key: 'e' },
       { section: '/usage', label: 'Usage', icon: 'usage', key: 'u' },
-      { section: '/alerts', label: 'Alerts', icon: 'alerts', key: 'w', whole: true },
       { section: '/nodes', label: 'Nodes', icon: 'nodes', key: 'n', whole: true },
       { section: '/regions', label: 'Regions', icon: 'regions', key: 'l', regions: true, whole: true },
       { section: '/envoy', label: 'Envoy', icon: 'envoy', key: 'v', envoy: true, whole: true },

@@ -30,7 +30,6 @@ const patterns: Pattern[] = [
   { path: '/events', page: 'Events', title: 'Events' },
   { path: '/events/:id', page: 'Decision', title: 'Decision' },
   { path: '/usage', page: 'Usage', title: 'Usage' },
-  { path: '/alerts', page: 'Alerts', title: 'Alerts' },
   { path: '/nodes', page: 'Nodes', title: 'Nodes' },
   { path: '/regions', page: 'Regions', title: 'Regions' },
   { path: '/envoy', page: 'Envoy', title: 'Envoy' },

@@ -37,140 +37,6 @@ export interface APIKey {
   user?: string
 }
 
-/** Says that someone takes care of a cause. */
-export interface Acknowledgement {
-  /** For others. */
-  note?: string
-}
-
-/** How clients use what a rule or a new one for an endpoint limits, and limits that would fit that. Numbers are found by replaying recorded requests. */
-export interface Advice {
-  /** How many clients were seen: subjects with counters of their own. */
-  clients: number
-  /** What has a counter of its own. */
-  count_by: string[]
-  /** What the limits of the rule would have denied as they are. Missing for an endpoint. */
-  denies?: AdviceDenials
-  /** The endpoint, if the advice is about one: a path pattern. */
-  endpoint?: string
-  /** The start of the time range. */
-  from: string
-  /** The limits, and how much clients use of each. */
-  limits: AdviceLimit[]
-  /** What is not known, and what that means for the numbers. */
-  notes: string[]
-  /** The suggested limits deny at most one client in so many. */
-  one_in: number
-  /** Requests that the rule matches. */
-  requests: number
-  /** The rule, if the advice is about one. */
-  rule?: string
-  /** A rule whose limits fit. Missing, if there is none. */
-  suggestion?: AdviceSuggestion
-  /** The advice in words. */
-  summary: string
-  /** The end of the time range. */
-  to: string
-  /** Requests of which the record does not tell whether the rule matches. */
-  unclear: number
-  /** never_binds: the largest use seen is at most a quarter of each limit; fits: they deny at most one client in one_in; binds_many: they deny more; binds_everyone: they deny at least half of all; too_little: there is too little traffic to tell. If clients share one counter, requests are what is compared. Missing for an endpoint, unless it is too_little. */
-  verdict?: 'never_binds' | 'fits' | 'binds_many' | 'binds_everyone' | 'too_little'
-}
-
-/** What limits would have denied. */
-export interface AdviceDenials {
-  /** Requests that would have been denied. */
-  denied: number
-  /** Clients of which a request would have been denied. */
-  denied_clients: number
-  /** The clients that would have been denied most often. */
-  top: PreviewSubject[]
-}
-
-/** How much clients use of a limit. For each client that is the most within a window: the smallest limit of the kind that would never have denied it, or -1 if there is none, or for a leaky_bucket and for concurrency. */
-export interface AdviceLimit {
-  /** The limit, as it is. Missing for an endpoint. */
-  limit?: string
-  /** The most that any client has used. */
-  max: number
-  /** The name of the limit. */
-  name: string
-  /** What half of all clients have not exceeded. */
-  p50: number
-  /** What 95 % of all clients have not exceeded. */
-  p95: number
-  /** What 99 % of all clients have not exceeded. */
-  p99: number
-  /** The limit that would fit. Missing, if there is none. */
-  suggested?: string
-}
-
-/** Advice about all rules, and about the busiest endpoints that none of them matches. */
-export interface AdviceOverview {
-  /** The endpoints with the most requests that no rule matches, the busiest first. */
-  endpoints: Advice[]
-  /** The start of the time range. */
-  from: string
-  /** What is not known, and what that means for the numbers. */
-  notes: string[]
-  /** The suggested limits deny at most one client in so many. */
-  one_in: number
-  /** The number of requests that were read. */
-  requests: number
-  /** The rules that are enabled and have limits, by name. */
-  rules: Advice[]
-  /** The end of the time range. */
-  to: string
-}
-
-/** A rule whose limits fit, and what it would have denied. */
-export interface AdviceSuggestion {
-  /** Requests that would have been denied. */
-  denied: number
-  /** Clients of which a request would have been denied. */
-  denied_clients: number
-  /** The rule. */
-  rule: Rule
-  /** The same, as a config file has it. */
-  toml: string
-  /** The clients that would have been denied most often. */
-  top: PreviewSubject[]
-}
-
-/** An alert. */
-export interface Alert {
-  /** Of the kind client: which clients. Default user. */
-  by?: 'user' | 'tenant' | 'key' | 'ip'
-  /** Of the kind client: the client is denied more often than this. */
-  denials?: number
-  /** Whether it is evaluated. Default true. */
-  enabled?: boolean
-  /** How long it has to last before the alert fires. Of the kind rule: whole minutes, each of which has to be above percent, from 1m to 60m, default 5m. Of the kind health: up to 24h, default 1m. */
-  for?: string
-  /** What it is about: rule, a rule denies more than a part of its requests; client, a client is denied more than so many times; health, something is wrong with the nodes; rollout, the rollout of a rule was taken back. */
-  kind: 'rule' | 'client' | 'health' | 'rollout'
-  /** Of the kind rule: minutes with fewer requests do not count. Default 10. */
-  min_requests?: number
-  /** The name. */
-  name: string
-  /** Of the kind rule: it denies more than this part of its requests, in percent. */
-  percent?: number
-  /** How often a cause that fires is told of again, from 1m to 720h, until it is acknowledged or resolved. Default 4h. */
-  repeat?: string
-  /** Only this rule. Of the kind rule, without it, each rule is a cause of its own. */
-  rule?: string
-  /** How bad it is, for receivers. Default warning. */
-  severity?: 'info' | 'warning' | 'critical'
-  /** What to do about it, for people. It is part of each message. */
-  text?: string
-  /** The webhooks that are told. Without any, it is only shown. */
-  webhooks?: string[]
-  /** Of the kind health: which conditions: store_away, a node gets no decisions from Redis; node_missing, a node has stopped reporting without saying that it leaves; bound_passed, more was admitted than the credit of regions allows; unhealthy, another health check of a node fails. At least one. Default: all. */
-  when?: string[]
-  /** Of the kind client: within this time, whole minutes from 1m to 60m. Default 10m. */
-  within?: string
-}
-
 /** A block of a user. */
 export interface Blocked {
   /** The reason, for people. */
@@ -217,86 +83,6 @@ export interface Candidates {
   to: string
 }
 
-/** The last capture of a node: all its decisions, with everything that they depend on. */
-export interface Capture {
-  /** How large the file is. */
-  bytes: number
-  /** How many calls to the counters are. */
-  calls: number
-  /** How many decisions are in the file. */
-  decisions: number
-  /** When it has ended. */
-  ended?: string
-  /** Whether there is a file: of this capture or, while it is under way, of the one before. */
-  file: boolean
-  /** How many records came faster than they could be written. If there are any, a replay is not exact. */
-  lost: number
-  /** The node whose decisions are captured. */
-  node: string
-  /** Why it has ended: after its time; the file was as large as it may be; the disk had no more room; the rules were replaced by others; someone has stopped it; the node has stopped; the file could not be written. */
-  reason?: 'time' | 'size' | 'disk' | 'rules' | 'stopped' | 'shutdown' | 'error'
-  /** Whether it is under way. */
-  running: boolean
-  /** When it began. Missing, if this process has made none. */
-  started?: string
-  /** How many decisions have begun that are not: they are not written yet or, when it has ended, had not ended. */
-  unfinished: number
-  /** When it ends at the latest. */
-  until?: string
-}
-
-/** What an alert has found. */
-export interface Cause {
-  /** When someone said that they take care of it. */
-  acknowledged_at?: string
-  /** Who said so. */
-  acknowledged_by?: string
-  /** What they said. */
-  acknowledged_note?: string
-  /** The alert. */
-  alert: string
-  /** When it fired. */
-  fired_at?: string
-  /** The id. One that fires again later has another. */
-  id: string
-  /** The kind of the alert. */
-  kind: 'rule' | 'client' | 'health'
-  /** What to do about it: the text of the alert. */
-  note?: string
-  /** Pending: it has not lasted long enough yet. */
-  phase: 'pending' | 'firing' | 'resolved'
-  /** When it was resolved. */
-  resolved_at?: string
-  /** The severity of the alert. */
-  severity: 'info' | 'warning' | 'critical'
-  /** Whether a silence holds back messages about it. */
-  silenced: boolean
-  /** Since when the condition holds. */
-  since: string
-  /** What it is about: the rule, the client, or the condition and the node. */
-  subject: string
-  /** What was found, as a sentence. */
-  text: string
-  /** The value that was passed. */
-  threshold: number
-  /** When a message about it was last sent. Never, if it is missing. */
-  told_at?: string
-  /** The percentage of denials, or the number of them. 0 for the kind health. */
-  value: number
-  /** The webhooks that are told. */
-  webhooks: string[]
-}
-
-/** A page of causes. */
-export interface CauseList {
-  /** How the evaluation of alerts goes. */
-  evaluation: Evaluation
-  /** The causes, the latest first. */
-  items: Cause[]
-  /** The value of before for the next page. Empty on the last page. */
-  next: string
-}
-
 /** The region that has the counters of central rules. */
 export interface CentralRegion {
   /** Why it does not. */
@@ -325,8 +111,8 @@ export interface Change {
   fields: FieldDiff[]
   /** The id of the object. */
   id: string
-  /** The kind of object; counters, which are of a subject such as user:alice, are deleted when they are reset; a capture is of the decisions of a node. */
-  kind: 'rule' | 'tier' | 'tenant' | 'user' | 'api_key' | 'exemption' | 'ban' | 'webhook' | 'alert' | 'token' | 'history' | 'counters' | 'capture'
+  /** The kind of object; counters, which are of a subject such as user:alice, are deleted when they are reset. */
+  kind: 'rule' | 'tier' | 'tenant' | 'user' | 'api_key' | 'exemption' | 'ban' | 'token' | 'history' | 'counters'
   /** The position within the revision, from 0. */
   place: number
   /** The revision. Changes made together have the same. */
@@ -465,62 +251,6 @@ export interface CreatedToken {
   user?: string
 }
 
-/** A new webhook, or one with a new secret. */
-export interface CreatedWebhook {
-  /** When it was created. */
-  created_at?: string
-  /** The id, as used in paths. */
-  id: string
-  /** The secret that was made for it, because none was given. It is shown only once. */
-  secret?: string
-  /** When it was last changed. */
-  updated_at?: string
-  /** Who changed it last. */
-  updated_by?: string
-  /** The value. */
-  value: Webhook
-  /** The version, for If-Match. 0: it is in a file. */
-  version: number
-}
-
-/** A message to a webhook. */
-export interface Delivery {
-  /** The alert. For a test: test. */
-  alert: string
-  /** How many attempts there were. */
-  attempts: number
-  /** When the message was made. */
-  created_at: string
-  /** When it was delivered or given up. */
-  done_at?: string
-  /** The id, which receivers get in the header Stint-Delivery. It is the same for all attempts. */
-  id: string
-  /** While it waits: when it is tried. */
-  next_at?: string
-  /** Why the last attempt failed. */
-  problem?: string
-  /** Whether it waits for an attempt, was delivered, or was given up. */
-  state: 'waiting' | 'delivered' | 'dead'
-  /** The HTTP status of the last answer. Missing, if there was none. */
-  status?: number
-  /** What it is about. */
-  subject?: string
-  /** The text of the message. */
-  text: string
-  /** What the message says. */
-  type: 'alert.firing' | 'alert.still_firing' | 'alert.resolved' | 'test'
-  /** The webhook. */
-  webhook: string
-}
-
-/** A page of deliveries. */
-export interface DeliveryList {
-  /** The deliveries, the latest first. */
-  items: Delivery[]
-  /** The value of before for the next page. Empty on the last page. */
-  next: string
-}
-
 /** A list of changes. */
 export interface Diff {
   /** The changes, by kind and id. */
@@ -543,8 +273,6 @@ export interface DiffItem {
 
 /** The contents of a catalog, in the form of a config file. */
 export interface Document {
-  /** The alerts. */
-  alerts?: Alert[]
   /** The API keys. */
   api_keys?: APIKey[]
   /** The bans. */
@@ -559,8 +287,6 @@ export interface Document {
   tiers?: Tier[]
   /** The users. */
   users?: User[]
-  /** The webhooks. */
-  webhooks?: Webhook[]
 }
 
 /** The addresses that a node listens on. */
@@ -637,20 +363,6 @@ export interface EnvoySkipped {
   path: string
   /** Why it was not read. */
   why: string
-}
-
-/** How the evaluation of alerts goes. */
-export interface Evaluation {
-  /** How many messages were given up. */
-  dead: number
-  /** How many causes fire. */
-  firing: number
-  /** When all alerts were last evaluated. Never, if it is missing. */
-  last?: string
-  /** Why some alerts cannot be evaluated. */
-  problem?: string
-  /** How many messages wait to be delivered. */
-  waiting: number
 }
 
 /** A recorded decision. */
@@ -898,7 +610,7 @@ export interface FoundGroup {
   /** The items. */
   items: FoundItem[]
   /** The kind of the items. Seen are users, tenants and keys that are not in the catalog, and that have sent requests. */
-  kind: 'rule' | 'tier' | 'user' | 'key' | 'tenant' | 'ip' | 'exemption' | 'ban' | 'alert' | 'webhook' | 'seen'
+  kind: 'rule' | 'tier' | 'user' | 'key' | 'tenant' | 'ip' | 'exemption' | 'ban' | 'seen'
   /** Whether there are more than limit. */
   more: boolean
 }
@@ -908,7 +620,7 @@ export interface FoundItem {
   /** Its id; of an exemption or a ban, the subject, such as user:alice. */
   id: string
   /** What it is. */
-  kind: 'rule' | 'tier' | 'user' | 'key' | 'tenant' | 'ip' | 'exemption' | 'ban' | 'alert' | 'webhook'
+  kind: 'rule' | 'tier' | 'user' | 'key' | 'tenant' | 'ip' | 'exemption' | 'ban'
   /** Whether it is in the catalog. A client that is not was seen in traffic. */
   known: boolean
   /** For a client that was seen in traffic: the last time, to a day. */
@@ -1120,14 +832,6 @@ export interface MyDecision {
   time: string
 }
 
-/** How long to capture decisions, and how large the file may become. */
-export interface NewCapture {
-  /** How long, in seconds: 1 to 3600. Default 600. */
-  for_seconds?: number
-  /** How large the file may become, in bytes: 65536 or more. Default 1 GiB. */
-  max_bytes?: number
-}
-
 /** The reason for a ban or an exemption, and when it ends. */
 export interface NewEntry {
   /** The reason. The client may see it. */
@@ -1162,26 +866,6 @@ export interface NewOverride {
   /** The limit, or unlimited. */
   limit: string
   /** When it ends. Never, if it is missing. */
-  until?: string
-}
-
-/** A secret to set. */
-export interface NewSecret {
-  /** The new secret, of at least 8 characters. Missing: one is made. */
-  secret?: string
-}
-
-/** A silence to create. */
-export interface NewSilence {
-  /** Only of this alert. Missing: of all. */
-  alert?: string
-  /** How long it lasts, instead of until. */
-  for_seconds?: number
-  /** Why. */
-  reason?: string
-  /** Only about this subject of the alert. Missing: about all. */
-  subject?: string
-  /** When it ends, at most in 30 days. Either this or for_seconds is required. */
   until?: string
 }
 
@@ -1251,8 +935,6 @@ export interface NodeState {
   counters: 'memory' | 'redis'
   /** 99th percentile of latency, in microseconds. */
   p99_us: number
-  /** Limits of which it has seen more used than the credit of regions allows, in the last minutes. Missing, if there are none. */
-  passed?: Passed[]
   /** Requests that did not pass, per second. */
   refused_per_second: number
   /** The name of its region. Empty: it has none, or is of an older version. */
@@ -1267,16 +949,6 @@ export interface NodeState {
   status: 'ok' | 'degraded' | 'not_ready'
   /** The state of the store. */
   store: string
-}
-
-/** A bound that was passed. */
-export interface Passed {
-  /** How many there may be. */
-  bound: number
-  /** The limit. */
-  limit: string
-  /** How many units were used beyond the limit. */
-  units: number
 }
 
 /** A point of a series. */
@@ -1411,22 +1083,6 @@ export interface Quota {
   used: number
 }
 
-/** An alert, as stored. */
-export interface RecordAlert {
-  /** When it was created. */
-  created_at?: string
-  /** The id, as used in paths. */
-  id: string
-  /** When it was last changed. */
-  updated_at?: string
-  /** Who changed it last. */
-  updated_by?: string
-  /** The value. */
-  value: Alert
-  /** The version, for If-Match. 0: it is in a file. */
-  version: number
-}
-
 /** An exemption or a ban, as stored. */
 export interface RecordEntry {
   /** When it was created. */
@@ -1447,14 +1103,6 @@ export interface RecordEntry {
 export interface RecordListKeyRecord {
   /** The items. */
   items: KeyRecord[]
-  /** The value of after for the next page. Empty on the last page. */
-  next: string
-}
-
-/** A page of alerts. */
-export interface RecordListRecordAlert {
-  /** The items. */
-  items: RecordAlert[]
   /** The value of after for the next page. Empty on the last page. */
   next: string
 }
@@ -1487,14 +1135,6 @@ export interface RecordListRecordTier {
 export interface RecordListRecordUser {
   /** The items. */
   items: RecordUser[]
-  /** The value of after for the next page. Empty on the last page. */
-  next: string
-}
-
-/** A page of webhooks. */
-export interface RecordListRecordWebhook {
-  /** The items. */
-  items: RecordWebhook[]
   /** The value of after for the next page. Empty on the last page. */
   next: string
 }
@@ -1551,22 +1191,6 @@ export interface RecordUser {
   updated_by?: string
   /** The value. */
   value: User
-  /** The version, for If-Match. 0: it is in a file. */
-  version: number
-}
-
-/** A webhook, as stored. */
-export interface RecordWebhook {
-  /** When it was created. */
-  created_at?: string
-  /** The id, as used in paths. */
-  id: string
-  /** When it was last changed. */
-  updated_at?: string
-  /** Who changed it last. */
-  updated_by?: string
-  /** The value. */
-  value: Webhook
   /** The version, for If-Match. 0: it is in a file. */
   version: number
 }
@@ -2248,30 +1872,6 @@ export interface SignInWays {
   oidc?: SignInProvider
 }
 
-/** Holds back messages until a time. */
-export interface Silence {
-  /** Only of this alert. Missing: of all. */
-  alert?: string
-  /** When it was created. */
-  created_at: string
-  /** Who created it. */
-  created_by: string
-  /** The id. */
-  id: string
-  /** Why. */
-  reason?: string
-  /** Only about this subject of the alert. Missing: about all. */
-  subject?: string
-  /** When it ends, at most in 30 days. */
-  until: string
-}
-
-/** All silences. */
-export interface SilenceList {
-  /** The silences that have not ended, the first to end first. */
-  items: Silence[]
-}
-
 /** Decisions of a node in the last seconds. */
 export interface Snapshot {
   /** The time of the snapshot. */
@@ -2308,8 +1908,6 @@ export interface Snapshot {
 
 /** The configuration and the health of a node. */
 export interface Status {
-  /** How many causes of alerts fire. */
-  alerts_firing: number
   /** Where counters are stored. */
   counters: 'memory' | 'redis'
   /** The database of the catalog. */
@@ -2523,20 +2121,4 @@ export interface Violation {
 export interface ViolationList {
   /** The violations, most frequent first. */
   items: Violation[]
-}
-
-/** Where messages are posted. */
-export interface Webhook {
-  /** What is posted: json, a message of this server; slack, a text as Slack and those that are compatible take it; alertmanager, alerts as version 2 of the API of Alertmanager takes them. Default json. */
-  format?: 'json' | 'slack' | 'alertmanager'
-  /** The name. */
-  name: string
-  /** How long a message is tried again before it is a dead letter, from 1m to 72h. Default 1h. */
-  retry_for?: string
-  /** A secret of at least 8 characters that signs messages, and that {secret} in url stands for. It is stored apart, and never shown: without it, the stored one stays. */
-  secret?: string
-  /** When the secret was last set. Missing: there is none, and messages are not signed. Read-only: what is sent is ignored. */
-  secret_set?: string
-  /** Where messages are posted, by http or https. {secret} in it stands for the secret, as in https://hooks.slack.com/services/{secret}. For Alertmanager its address is enough. */
-  url: string
 }

@@ -37,7 +37,7 @@ rollout = {}
 
 it('takes rules and tiers of an export', () => {
   const rules = '[[rules]]\nname = "a"\nmatch = { paths = ["/[[tenants]]"] }\nlimits = [\n  { name = "x", limit = "1/1s" },\n  { name = "y", limit = "1/1m" },\n]\n'
-  expect(onlyRules(`${rules}\n[[tiers]]\nname = "gold"\n\n[[tenants]]\nid = "acme"\n\n[[webhooks]]\nname = "ops"\n\n[[alerts]]\nname = "x"\n`)).toBe(`${rules}\n[[tiers]]\nname = "gold"\n`)
+  expect(onlyRules(`${rules}\n[[tiers]]\nname = "gold"\n\n[[tenants]]\nid = "acme"\n\n[[bans]]\nuser = "eve"\n\n[[exemptions]]\nuser = "bob"\n`)).toBe(`${rules}\n[[tiers]]\nname = "gold"\n`)
   expect(onlyRules('[[tenants]]\nid = "acme"\n')).toBe('')
 })
 

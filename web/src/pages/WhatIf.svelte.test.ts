@@ -37,7 +37,7 @@ async function show(query: string, lines?: ReplayLine[], problem?: object) {
     'fetch',
     vi.fn((to: string, how: RequestInit) => {
       const json = (v: unknown, status = 200) => Promise.resolve(new Response(JSON.stringify(v), { status, headers: { 'Content-Type': 'application/json' } }))
-      if (to.startsWith('/admin/v1/export')) return Promise.resolve(new Response('[[rules]]\nname = "search"\n\n[[webhooks]]\nname = "ops"\n'))
+      if (to.startsWith('/admin/v1/export')) return Promise.resolve(new Response('[[rules]]\nname = "search"\n\n[[bans]]\nuser = "eve"\n'))
       if (to.startsWith('/admin/v1/rules/search')) return json({ id: 'search', value: { name: 'search', count_by: ['user'] } })
       if (to.startsWith('/admin/v1/rules')) return json({ items: [{ id: 'search', value: { name: 'search' } }], next: '' })
       sent.push(JSON.parse(how.body as string) as (typeof sent)[0])

@@ -76,8 +76,6 @@ const (
 	keys
 	exemptions
 	bans
-	webhooks
-	alerts
 )
 
 // kinds returns all kinds.
@@ -100,12 +98,6 @@ func (s *suite) kinds() []kind {
 		}),
 		exemptions: kindOf(ctx, "exemption", s.Exemptions, (*catalog.Entry).ID, entry),
 		bans:       kindOf(ctx, "ban", s.Bans, (*catalog.Entry).ID, entry),
-		webhooks: kindOf(ctx, "webhook", s.Webhooks, func(w *catalog.Webhook) string { return w.Name }, func(name string, n int) catalog.Webhook {
-			return catalog.Webhook{Name: name, URL: "https://example.com/" + strconv.Itoa(n)}
-		}),
-		alerts: kindOf(ctx, "alert", s.Alerts, func(a *catalog.Alert) string { return a.Name }, func(name string, n int) catalog.Alert {
-			return catalog.Alert{Name: name, Kind: "client", Denials: int64(n + 1)}
-		}),
 	}
 }
 
@@ -256,14 +248,6 @@ func checkFields(s *suite) {
 	}
 	stores(s, s.Exemptions, (*catalog.Entry).ID, entries...)
 	stores(s, s.Bans, (*catalog.Entry).ID, entries...)
-	s.must(s.Webhooks.Create(s.t.Context(), actor, catalog.Webhook{Name: "oncall", URL: "https://example.com"}))
-	stores(s, s.Alerts, func(v *catalog.Alert) string { return v.Name },
-		catalog.Alert{
-			Name: "denials", Kind: "rule", Enabled: &no, Severity: "critical", Text: "siehe „Handbuch“", Webhooks: []string{"oncall"}, Repeat: rule.Duration(time.Hour),
-			Rule: "all", Percent: 12.5, For: rule.Duration(10 * time.Minute), MinRequests: 7,
-		},
-		catalog.Alert{Name: "greedy", Kind: "client", By: "ip", Denials: 1 << 40, Within: rule.Duration(time.Hour)},
-		catalog.Alert{Name: "nodes", Kind: "health", When: []string{"store_away", "unhealthy"}})
 }
 
 // stores writes values and reads them back, one by one and in a list. Together the values
