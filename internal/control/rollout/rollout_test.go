@@ -52,7 +52,7 @@ func TestSum(t *testing.T) {
 		add("two", 61, map[string]rollout.Minute{"b": {2, 1}})
 		is(0, map[string]rollout.Minute{})
 		is(1, map[string]rollout.Minute{"a": {1, 0}})
-		if now, err := s.Time(t.Context()); err != nil || now.Year() < 2026 {
+		if now, err := s.Time(t.Context()); err != nil || now.IsZero() {
 			t.Error(now, err)
 		}
 	})
