@@ -8,7 +8,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -143,25 +142,6 @@ func (p *process) wait(t testing.TB, check func() error) {
 		}
 		return err
 	})
-}
-
-// rss returns the current and the maximum resident memory of the process, in bytes.
-func (p *process) rss(t testing.TB) (now, peak int64) {
-	t.Helper()
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.Process.Pid))
-	if err != nil {
-		t.Fatal(err)
-	}
-	field := func(name string) int64 {
-		_, rest, _ := strings.Cut(string(status), name+":")
-		value, _, _ := strings.Cut(rest, " kB")
-		n, err := strconv.ParseInt(strings.TrimSpace(value), 10, 64)
-		if err != nil {
-			t.Fatalf("%s: %v", name, err)
-		}
-		return n << 10
-	}
-	return field("VmRSS"), field("VmHWM")
 }
 
 // server is a stint.
