@@ -252,8 +252,17 @@ func (w *tab) visit(path string) {
 // until waits until check returns nil.
 func (w *tab) until(check func() error) {
 	w.Helper()
-	wait.Nil(w, "the page", check)
+	looks := 0
+	wait.Nil(w, "the page", func() error {
+		if looks++; looks > 1 { // a page changes once in a frame at most, and looking at it takes its time
+			_, _ = reading(w, runtime.Evaluate, runtime.EvaluateParams{Expression: frames, AwaitPromise: new(true)}) // the check tells
+		}
+		return check()
+	})
 }
+
+// frames waits until the next two frames are drawn.
+const frames = "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done())))"
 
 // eval returns the value of an expression in the page.
 func eval[T any](w *tab, expression string) T {
@@ -589,7 +598,7 @@ func (w *tab) settled(title string) {
 // drawn waits until everything is drawn, including charts, which follow in the next frame.
 func (w *tab) drawn() {
 	w.Helper()
-	eval[any](w, "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done())))")
+	eval[any](w, frames)
 }
 
 // underWay returns the requests without a response.

@@ -75,15 +75,6 @@ func apply(t testing.TB, c *catalog.Catalog, d *catalog.Document) {
 	})
 }
 
-// raise returns SQL that changes a rule like a writer, but without checks.
-func raise(id, sql string) string {
-	return `update stint_catalog set revision = revision + 1, stamp = gen_random_uuid();
-		` + sql + `;
-		insert into stint_changes (revision, place, stamp, at, actor, kind, subject)
-			select revision, 0, stamp, now(), 'test', 'rule', '` + id + `' from stint_catalog;
-		notify stint_catalog`
-}
-
 // get returns what is at a URL.
 func get(t testing.TB, url string) (status int, body string) {
 	t.Helper()

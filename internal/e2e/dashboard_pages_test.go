@@ -1,6 +1,7 @@
 package e2e_test
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
@@ -190,8 +191,13 @@ func (s *site) otherDialogs(t *testing.T, w *tab, see func(name string)) {
 	w.says("the most that clients use within a window", "The rule for a config file")
 	eval[any](w, `void [...document.querySelectorAll('main h2')].find((h) => h.textContent === 'Advice').scrollIntoView()`)
 	see("advice")
-	w.click("button", "Use these limits")
-	w.says("They are not saved yet.", "Not saved")
+	w.until(func() error { // what is above it may move it
+		e, err := w.one("button", "Use these limits")
+		if err == nil {
+			err = e.apply("function () { this.click() }", nil)
+		}
+		return errors.Join(err, w.saysNow("Not saved"))
+	})
 	w.click("button", "Discard changes")
 
 	w.press("/")

@@ -189,13 +189,7 @@ func counting(url string) []string {
 	return []string{"STINT_SERVER_COUNTERS=" + patiently(url), "STINT_SERVER_STORE_BUDGET=30s"}
 }
 
-// launch is serve without waiting.
-func launch(t testing.TB, config string, environ ...string) *server {
-	t.Helper()
-	buildProgram(t)
-	return launchFrom(t, program.path, config, environ...)
-}
-
+// launchFrom is serveFrom without waiting.
 func launchFrom(t testing.TB, path, config string, environ ...string) *server {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "stint.toml")
