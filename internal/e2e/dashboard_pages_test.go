@@ -86,7 +86,7 @@ var dialogs = []struct {
 // documents there: make screenshots does that.
 func TestDashboardPages(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, inPostgres, append(envoyToo(t), counting(testredis.Shared(t).URL()+"?prefix=pages")...)...)
+	s := newSite(t, inPostgres, append(envoyToo(t), counting(apart(testredis.Shared(t).URL()))...)...)
 	s.furnish(t)
 	if os.Getenv("STINT_DOC_SCREENSHOTS") == "" {
 		type table = map[string]any

@@ -23,7 +23,7 @@ store_budget = "30s" # the machine may be busy
 [[rules]]
 name   = "everyone"
 limits = [{ name = "total", limit = "%d/1000h fixed_window", lease = "1s", split = 4 }]
-`, patiently(testredis.SharedCluster(t).URL()+"?prefix=leased"), limit)
+`, patiently(apart(testredis.SharedCluster(t).URL())), limit)
 	var nodes []*server
 	for range 2 {
 		nodes = append(nodes, serve(t, config, "STINT_SERVER_ADMIN_ADDRESS=127.0.0.1:0", "STINT_SERVER_DRAIN_DELAY=0s"))
@@ -73,7 +73,7 @@ store_budget = "30s" # the machine may be busy
 name     = "busy"
 count_by = ["user"]
 limits   = [{ name = "total", limit = "1000/1000h fixed_window", lease = "10s", split = 64 }]
-`, patiently(testredis.SharedCluster(t).URL()+"?prefix=own"))
+`, patiently(apart(testredis.SharedCluster(t).URL())))
 	for user, own := range map[string]string{
 		"few":   "5/1000h fixed_window",
 		"one":   "1/1000h fixed_window",

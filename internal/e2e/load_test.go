@@ -25,7 +25,7 @@ func TestTwoNodes(t *testing.T) {
 		}
 	}))
 	t.Cleanup(app.Close)
-	environ := counting(testredis.Shared(t).URL() + "?prefix=twonodes")
+	environ := counting(apart(testredis.Shared(t).URL()))
 	config := fmt.Sprintf(`
 [[upstreams]]
 targets = [%q]

@@ -1,6 +1,7 @@
 package e2e_test
 
 import (
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -183,6 +184,9 @@ func patiently(url string) string {
 	}
 	return url + separator + "timeout=30s&dial_timeout=30s"
 }
+
+// apart adds a prefix to the URL of a shared Redis, which no other test has, nor the same one in another turn.
+func apart(url string) string { return url + "?prefix=" + rand.Text() }
 
 // counting returns the variables for counters in Redis, with as much patience.
 func counting(url string) []string {
