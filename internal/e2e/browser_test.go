@@ -74,8 +74,9 @@ var chromiumFlags = []string{
 type tab struct {
 	testing.TB
 	ctx    context.Context
-	site   string // where the dashboard is
-	clicks int    // and choices, and keys by key: not what is typed, nor getting into a field to do so
+	site   string        // where the dashboard is
+	limit  time.Duration // of what only reads the page
+	clicks int           // and choices, and keys by key: not what is typed, nor getting into a field to do so
 
 	mu        sync.Mutex
 	told      []string                     // errors on the console, and violations of the content security policy
@@ -98,7 +99,7 @@ func newTab(t testing.TB, site string, size [2]int64) *tab {
 	ctx, cancel := remote.NewAllocator(context.WithoutCancel(t.Context()), "ws://"+chromium(t).Addr(), remote.WithDialTimeout(patience))
 	allocator := chromedp.FromContext(ctx).Allocator
 	ctx, closeTab := chromedp.NewContext(ctx, chromedp.WithNewBrowserContext(), chromedp.WithErrorf(func(string, ...any) {})) // about events that only newer browsers have
-	w := &tab{TB: t, ctx: ctx, site: site, sent: map[network.RequestID]string{}, ended: map[network.RequestID]bool{}}
+	w := &tab{TB: t, ctx: ctx, site: site, limit: time.Second, sent: map[network.RequestID]string{}, ended: map[network.RequestID]bool{}}
 	var listeners sync.WaitGroup
 	t.Cleanup(func() {
 		if t.Failed() && ctx.Err() == nil {
@@ -137,14 +138,23 @@ func newTab(t testing.TB, site string, size [2]int64) *tab {
 }
 
 // Chromium does not answer some of the commands that it gets while a page gives way to that of another site. What only reads
-// the page is asked again soon.
-const readLimit, answerLimit = 10 * time.Second, patience
+// the page is asked again soon, with twice as much time.
+const answerLimit = patience
 
 // tell sends a command to the browser, and waits for its answer for some time.
 func tell[P, R any](w *tab, limit time.Duration, command cdp.Command[P, R], params P) (R, error) {
 	ctx, cancel := context.WithTimeout(w.ctx, limit)
 	defer cancel()
 	return chromedp.Call(ctx, command, params)
+}
+
+// reading sends a command that only reads the page.
+func reading[P, R any](w *tab, command cdp.Command[P, R], params P) (R, error) {
+	r, err := tell(w, w.limit, command, params)
+	if errors.Is(err, context.DeadlineExceeded) {
+		w.limit *= 2
+	}
+	return r, err
 }
 
 // call sends a command to the browser, which has to succeed.
@@ -242,8 +252,17 @@ func (w *tab) visit(path string) {
 // until waits until check returns nil.
 func (w *tab) until(check func() error) {
 	w.Helper()
-	wait.Nil(w, "the page", check)
+	looks := 0
+	wait.Nil(w, "the page", func() error {
+		if looks++; looks > 1 { // a page changes once in a frame at most, and looking at it takes its time
+			_, _ = reading(w, runtime.Evaluate, runtime.EvaluateParams{Expression: frames, AwaitPromise: new(true)}) // the check tells
+		}
+		return check()
+	})
 }
+
+// frames waits until the next two frames are drawn.
+const frames = "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done())))"
 
 // eval returns the value of an expression in the page.
 func eval[T any](w *tab, expression string) T {
@@ -279,7 +298,7 @@ type element struct {
 // all returns the current elements with a role and one of the names, or any name if none is
 // given.
 func (w *tab) all(role string, names ...string) ([]element, error) {
-	r, err := tell(w, readLimit, dom.GetDocument, dom.GetDocumentParams{Depth: new(int64)})
+	r, err := reading(w, dom.GetDocument, dom.GetDocumentParams{Depth: new(int64)})
 	if err != nil {
 		return nil, err
 	}
@@ -287,7 +306,7 @@ func (w *tab) all(role string, names ...string) ([]element, error) {
 }
 
 func (w *tab) allIn(root cdp.BackendNodeID, role string, names ...string) ([]element, error) {
-	found, err := tell(w, readLimit, accessibility.QueryAXTree, accessibility.QueryAXTreeParams{BackendNodeID: root, Role: role})
+	found, err := reading(w, accessibility.QueryAXTree, accessibility.QueryAXTreeParams{BackendNodeID: root, Role: role})
 	if err != nil {
 		return nil, err
 	}
@@ -537,7 +556,7 @@ func (w *tab) focused() string {
 	}
 	r := call(w, runtime.Evaluate, runtime.EvaluateParams{Expression: "document.activeElement", ObjectGroup: "focus"})
 	defer call(w, runtime.ReleaseObjectGroup, runtime.ReleaseObjectGroupParams{ObjectGroup: "focus"})
-	found, err := tell(w, readLimit, accessibility.GetPartialAXTree, accessibility.GetPartialAXTreeParams{ObjectID: r.Result.ObjectID, FetchRelatives: new(false)})
+	found, err := reading(w, accessibility.GetPartialAXTree, accessibility.GetPartialAXTreeParams{ObjectID: r.Result.ObjectID, FetchRelatives: new(false)})
 	if err != nil || len(found.Nodes) == 0 || found.Nodes[0].Role == nil || found.Nodes[0].Name == nil {
 		return "something without a role"
 	}
@@ -579,7 +598,7 @@ func (w *tab) settled(title string) {
 // drawn waits until everything is drawn, including charts, which follow in the next frame.
 func (w *tab) drawn() {
 	w.Helper()
-	eval[any](w, "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done())))")
+	eval[any](w, frames)
 }
 
 // underWay returns the requests without a response.

@@ -5,9 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"net/http"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -15,7 +13,6 @@ import (
 	"time"
 
 	"github.com/stintdev/stint/internal/control/catalog"
-	"github.com/stintdev/stint/internal/test/torture"
 	"github.com/stintdev/stint/internal/test/wait"
 	"github.com/stintdev/stint/rule"
 )
@@ -150,16 +147,6 @@ func (l *load) moves(t testing.TB) {
 	}
 }
 
-// quantiles formats durations for people.
-func quantiles(all []time.Duration) string {
-	return fmt.Sprintf("p50 %v, p99 %v, max %v", quantile(all, 0.5), quantile(all, 0.99), quantile(all, 1))
-}
-
-func quantile(all []time.Duration, q float64) time.Duration {
-	all = slices.Sorted(slices.Values(all))
-	return all[int(math.Ceil(q*float64(len(all))))-1].Round(10 * time.Microsecond)
-}
-
 // Generations start here: no limit of a generation is ever reached.
 const generations = 1_000_000_000
 
@@ -188,97 +175,4 @@ func generationOf(v *verdict) (int64, error) {
 		}
 	}
 	return v.Limits[0].Max - generations, nil
-}
-
-// sighting is the first time that a node enforced a generation.
-type sighting struct {
-	node       int
-	generation int64
-	at         time.Time
-}
-
-// TestCatalogPropagates changes rules and a tier together, again and again, while two nodes
-// use them.
-func TestCatalogPropagates(t *testing.T) {
-	t.Parallel()
-	for name, counters := range map[string]func(testing.TB) []string{
-		"memory": func(testing.TB) []string { return nil }, "Redis": inRedis,
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			const alone, inARow = 3, 6
-			c, url := newCatalog(t)
-			write := func(n int64) {
-				t.Helper()
-				if _, err := c.Apply(t.Context(), generation(n), catalog.ApplyOptions{Actor: "test"}); err != nil {
-					t.Fatal(err)
-				}
-			}
-			write(0)
-			environ := append(counters(t), "STINT_SERVER_CATALOG_POLL=1m") // or that would be soon
-			nodes := []*server{follow(t, url, environ...), follow(t, url, environ...)}
-			var requests []string
-			for i := range batch {
-				requests = append(requests, fmt.Sprintf(`{"path": "/", "user": "user%d", "tier": "gold"}`, i))
-			}
-			sightings := make(chan sighting, 2*(alone+inARow))
-			var last [2]int64
-			l := startLoad(t, nodes, requests, func(node int, v *verdict) error {
-				n, err := generationOf(v)
-				switch {
-				case err != nil:
-					return err
-				case n < last[node]-1: // one batch may have been decided by two
-					return fmt.Errorf("generation %d after %d", n, last[node])
-				case n > last[node]:
-					last[node] = n
-					sightings <- sighting{node, n, time.Now()}
-				}
-				return nil
-			})
-			enforced := func(n int64) (took [2]time.Duration) {
-				t.Helper()
-				begun := time.Now()
-				write(n)
-				for range nodes {
-					wait.For(t, fmt.Sprint("generation ", n), func() bool { return len(sightings) > 0 || t.Failed() })
-					if t.Failed() {
-						t.FailNow()
-					}
-					s := <-sightings
-					if s.generation != n {
-						t.Fatalf("node %d is at generation %d, want %d", s.node, s.generation, n)
-					}
-					took[s.node] = s.at.Sub(begun)
-				}
-				return took
-			}
-			measure := func(what string, changes []int64, before func()) {
-				t.Helper()
-				var took [2][]time.Duration
-				for _, n := range changes {
-					before()
-					for node, d := range enforced(n) {
-						took[node] = append(took[node], d)
-					}
-				}
-				for node, all := range took {
-					t.Logf("%d changes %s, node %d: %s", len(changes), what, node, quantiles(all))
-					torture.AtMost(t, fmt.Sprintf("changes %s, node %d, p99", what, node), quantile(all, 0.99), time.Second)
-				}
-			}
-			var numbers []int64
-			for n := range int64(alone + inARow) {
-				numbers = append(numbers, n+1)
-			}
-			const idle = 500 * time.Millisecond // longer than nodes let changes gather
-			measure("one at a time", numbers[:alone], func() {
-				if torture.Enabled {
-					<-time.After(idle)
-				}
-			})
-			measure("in a row", numbers[alone:], func() {})
-			t.Log(l.stop())
-		})
-	}
 }

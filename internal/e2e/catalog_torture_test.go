@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stintdev/stint/internal/control/catalog"
 	"github.com/stintdev/stint/internal/test/testpostgres"
 	"github.com/stintdev/stint/internal/test/torture"
 	"github.com/stintdev/stint/internal/test/wait"
@@ -136,4 +137,102 @@ func (d decided) until(later decided, part float64) time.Duration {
 		}
 	}
 	return 0
+}
+
+// sighting is the first time that a node enforced a generation.
+type sighting struct {
+	node       int
+	generation int64
+	at         time.Time
+}
+
+// TestCatalogPropagates changes rules and a tier together, again and again, while two nodes
+// use them.
+func TestCatalogPropagates(t *testing.T) {
+	t.Parallel()
+	for name, counters := range map[string]func(testing.TB) []string{
+		"memory": func(testing.TB) []string { return nil }, "Redis": inRedis,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			const alone, inARow = 3, 6
+			c, url := newCatalog(t)
+			write := func(n int64) {
+				t.Helper()
+				if _, err := c.Apply(t.Context(), generation(n), catalog.ApplyOptions{Actor: "test"}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			write(0)
+			environ := append(counters(t), "STINT_SERVER_CATALOG_POLL=1m") // or that would be soon
+			nodes := []*server{follow(t, url, environ...), follow(t, url, environ...)}
+			var requests []string
+			for i := range batch {
+				requests = append(requests, fmt.Sprintf(`{"path": "/", "user": "user%d", "tier": "gold"}`, i))
+			}
+			sightings := make(chan sighting, 2*(alone+inARow))
+			var last [2]int64
+			l := startLoad(t, nodes, requests, func(node int, v *verdict) error {
+				n, err := generationOf(v)
+				switch {
+				case err != nil:
+					return err
+				case n < last[node]-1: // one batch may have been decided by two
+					return fmt.Errorf("generation %d after %d", n, last[node])
+				case n > last[node]:
+					last[node] = n
+					sightings <- sighting{node, n, time.Now()}
+				}
+				return nil
+			})
+			enforced := func(n int64) (took [2]time.Duration) {
+				t.Helper()
+				begun := time.Now()
+				write(n)
+				for range nodes {
+					wait.For(t, fmt.Sprint("generation ", n), func() bool { return len(sightings) > 0 || t.Failed() })
+					if t.Failed() {
+						t.FailNow()
+					}
+					s := <-sightings
+					if s.generation != n {
+						t.Fatalf("node %d is at generation %d, want %d", s.node, s.generation, n)
+					}
+					took[s.node] = s.at.Sub(begun)
+				}
+				return took
+			}
+			measure := func(what string, changes []int64, before func()) {
+				t.Helper()
+				var took [2][]time.Duration
+				for _, n := range changes {
+					before()
+					for node, d := range enforced(n) {
+						took[node] = append(took[node], d)
+					}
+				}
+				for node, all := range took {
+					t.Logf("%d changes %s, node %d: %s", len(changes), what, node, quantiles(all))
+					torture.AtMost(t, fmt.Sprintf("changes %s, node %d, p99", what, node), quantile(all, 0.99), time.Second)
+				}
+			}
+			var numbers []int64
+			for n := range int64(alone + inARow) {
+				numbers = append(numbers, n+1)
+			}
+			const idle = 500 * time.Millisecond // longer than nodes let changes gather
+			measure("one at a time", numbers[:alone], func() { <-time.After(idle) })
+			measure("in a row", numbers[alone:], func() {})
+			t.Log(l.stop())
+		})
+	}
+}
+
+// raise returns SQL that changes a rule like a writer, but without checks.
+func raise(id, sql string) string {
+	return `update stint_catalog set revision = revision + 1, stamp = gen_random_uuid();
+		` + sql + `;
+		insert into stint_changes (revision, place, stamp, at, actor, kind, subject)
+			select revision, 0, stamp, now(), 'test', 'rule', '` + id + `' from stint_catalog;
+		notify stint_catalog`
 }

@@ -1,13 +1,15 @@
 package e2e_test
 
 import (
+	"fmt"
 	"net/http"
 	"testing"
 
 	"github.com/chromedp/chromedp/kb"
 )
 
-// TestDashboardFind finds anything with the keyboard alone, and expands an apply in the change log.
+// TestDashboardFind finds anything with the keyboard alone, expands an apply in the change log, and has the server sort a
+// table.
 func TestDashboardFind(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, inSQLite)
@@ -39,4 +41,20 @@ func TestDashboardFind(t *testing.T) {
 	w.says("4 changes:")
 	w.click("button", "Details of revision 1, acme")
 	w.says("changes together", "100x")
+
+	for _, user := range []string{"bea", "abe"} {
+		s.must(t, http.MethodPost, "/users", map[string]any{"id": user})
+	}
+	w.visit(at("/subjects", "tab", "users"))
+	w.settled("Subjects")
+	for column, last := range map[string]string{"User": "bea", "Created": "abe"} {
+		w.click("button", column)
+		w.click("button", column)
+		w.until(func() error {
+			if got := eval[string](w, `document.querySelector('tbody tr td')?.innerText ?? ''`); got != last {
+				return fmt.Errorf("the first by %s is %q, want %q", column, got, last)
+			}
+			return nil
+		})
+	}
 }

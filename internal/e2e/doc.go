@@ -8,6 +8,7 @@
 //
 // If a program is missing, a test fails and says what to install; it is never skipped.
 // The tests run on Linux only.
+// What kills, floods or starves, and what judges times or memory, has the build tag torture.
 //
 // Invariants:
 //

@@ -471,6 +471,8 @@ func (c *comparison) open(t *testing.T, domains []descriptor.Domain, theirs, our
 	c.counts, c.applied = map[string]*count{}, map[string]int{}
 }
 
+// TestEnvoyAnswersAsReference sends random requests, about random descriptors, to the reference and to Stint, which answer
+// alike, but for the differences. Under make torture there are so many that each difference is seen.
 func TestEnvoyAnswersAsReference(t *testing.T) {
 	t.Parallel()
 	seed := rand.Uint64()
@@ -483,7 +485,11 @@ func TestEnvoyAnswersAsReference(t *testing.T) {
 	t.Logf("the seed is %d", seed)
 	m := maker{rand.New(rand.NewPCG(seed, 0))}
 	var domains []descriptor.Domain
-	for i := range 40 {
+	many := 12
+	if torture.Enabled {
+		many = 40
+	}
+	for i := range many {
 		domains = append(domains, m.domain("domain"+strconv.Itoa(i)))
 	}
 	var c comparison
@@ -498,7 +504,7 @@ func TestEnvoyAnswersAsReference(t *testing.T) {
 	t.Logf("%d answers are compared, %d fell on the border of a window, differences: %v", c.compared, c.torn, c.applied)
 	torture.AtLeast(t, "answers that are compared", c.compared, 2000)
 	for _, d := range differences {
-		if d.apply != nil && d.exists() && c.applied[d.key] == 0 && c.torn < c.compared/20 {
+		if torture.Enabled && d.apply != nil && d.exists() && c.applied[d.key] == 0 && c.torn < c.compared/20 {
 			t.Errorf("the difference %s was not seen", d.key)
 		}
 	}

@@ -9,21 +9,31 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
-	"os/exec"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"testing"
 
-	"github.com/stintdev/stint/internal/test/testredis"
 	"github.com/stintdev/stint/internal/test/wait"
 )
+
+// gatewayRule is named as Envoy Gateway's translator names the limits of a route, by which its dashboard finds them.
+const gatewayRule = "httproute/default/http-ratelimit/rule/0/match/0/ratelimit_example"
 
 // countedDomains have one limit of each kind of name. All last a year, so that no window ends
 // during a test.
 var countedDomains = map[string]string{
+	"gateway": `
+domain: eg/http
+descriptors:
+  - key: ` + gatewayRule + `
+    value: ` + gatewayRule + `
+    descriptors:
+      - key: rule-0-match-0
+        value: rule-0-match-0
+        rate_limit: {unit: year, requests_per_unit: 4}
+`,
 	"shop": `
 domain: shop
 descriptors:
@@ -83,6 +93,9 @@ func play(t *testing.T, peers ...*peer) {
 		texts = append(texts, fmt.Sprintf("shop hits=%d: %s", m.IntN(4), countedRequests[m.IntN(len(countedRequests))]))
 	}
 	texts = append(texts, "with.dots: user=x", "with.dots hits=5: user=x", "nowhere: user=x | user=y", "no-where: user=x", ": user=x", "shop: ")
+	for range 6 {
+		texts = append(texts, "eg/http: "+gatewayRule+"="+gatewayRule+",rule-0-match-0=rule-0-match-0")
+	}
 	for _, text := range texts {
 		for _, p := range peers {
 			_, _ = p.try(t, short(t, text)) // two must fail
@@ -141,61 +154,6 @@ func scrape(t *testing.T, url string) map[string]string {
 		}
 	}
 	return out
-}
-
-// TestEnvoyPrometheus plays the same requests to the reference and to Stint. Prometheus sees the
-// same series of both: names, labels, types and values.
-func TestEnvoyPrometheus(t *testing.T) {
-	t.Parallel()
-	dir := writeDomains(t, countedDomains)
-	address := freeAddress(t)
-	theirs := startReference(t, dir, "DISABLE_STATS=false", "USE_STATSD=false", "USE_PROMETHEUS=true", "PROMETHEUS_ADDR="+address, "STATS_FLUSH_INTERVAL=50ms")
-	environ := []string{"STINT_ENVOY_METRICS_ADDRESS=127.0.0.1:0"}
-	memory, redis := serveEnvoy(t, dir, environ...), serveEnvoy(t, dir, append(inRedis(t), environ...)...)
-	play(t, theirs, memory.peer, redis.peer)
-	for _, ours := range []*envoyServer{memory, redis} {
-		sameSeries(t, func() map[string]string { return scrape(t, "http://"+address+"/metrics") },
-			func() map[string]string { return scrape(t, ours.url("metrics")+"/metrics") })
-	}
-}
-
-// TestEnvoyDashboard checks that the queries of Envoy Gateway's dashboard for global rate limits
-// find the same of the reference and of Stint.
-func TestEnvoyDashboard(t *testing.T) {
-	t.Parallel()
-	// Named as its translator names the limits of a route.
-	const rule = "httproute/default/http-ratelimit/rule/0/match/0/ratelimit_example"
-	dir := writeDomains(t, map[string]string{"gateway": `
-domain: eg/http
-descriptors:
-  - key: ` + rule + `
-    value: ` + rule + `
-    descriptors:
-      - key: rule-0-match-0
-        value: rule-0-match-0
-        rate_limit: {unit: year, requests_per_unit: 4}
-`})
-	const labels = `{domain="eg/http",key1="` + rule + "_" + rule + `",key2="rule-0-match-0_rule-0-match-0"} `
-	for name, start := range map[string]func(testing.TB, string, ...string) *peer{"there": startReference, "here": startInPlace} {
-		address := freeAddress(t)
-		p := start(t, dir, "DISABLE_STATS=false", "USE_STATSD=false", "USE_PROMETHEUS=true", "PROMETHEUS_ADDR="+address, "STATS_FLUSH_INTERVAL=100ms")
-		for range 6 {
-			p.ask(t, short(t, "eg/http: "+rule+"="+rule+",rule-0-match-0=rule-0-match-0"))
-		}
-		caller := newClient(t, "127.0.0.1", "http://"+address)
-		p.process.wait(t, func() error {
-			body := "\n" + caller.do(t, http.MethodGet, "/metrics", "").body
-			for _, want := range []string{
-				"ratelimit_service_rate_limit_total_hits" + labels + "6\n", "ratelimit_service_rate_limit_near_limit" + labels + "1\n",
-				"ratelimit_service_rate_limit_over_limit" + labels + "2\n", "process_resident_memory_bytes ", "process_virtual_memory_bytes ",
-			} {
-				if !strings.Contains(body, "\n"+want) {
-					return fmt.Errorf("%s: there is no %s", name, want)
-				}
-			}
-			return nil
-		})
-	}
 }
 
 // statsd is a server of statsd.
@@ -311,18 +269,13 @@ func TestEnvoyOperators(t *testing.T) {
 	}
 	theirs := startReference(t, dir, environ("theirs")...)
 
-	buildProgram(t)
-	cmd := exec.Command(program.path, "serve", "--envoy-env")
-	socket := filepath.Join(t.TempDir(), "grpc")
-	cmd.Env = append(environ("ours"),
-		"REDIS_SOCKET_TYPE=tcp", "REDIS_URL="+testredis.Start(t).Addr(), "LOG_LEVEL=error", "RUNTIME_ROOT="+filepath.Dir(dir), "RUNTIME_APPDIRECTORY="+filepath.Base(dir),
-		"RUNTIME_WATCH_ROOT=false", "HOST=127.0.0.1", "PORT=0", "GRPC_UDS="+socket, "HOME="+t.TempDir(),
-		"STINT_SERVER_ADMIN_ADDRESS=", "STINT_SERVER_STORE_BUDGET=30s")
-	ours := connect(t, "stint", run(t, cmd), "unix:"+socket)
-
+	ours := startInPlace(t, dir, append(environ("ours"), "HOME="+t.TempDir(), "STINT_SERVER_ADMIN_ADDRESS=", "STINT_SERVER_STORE_BUDGET=30s")...)
 	play(t, theirs, ours)
 	sameSeries(t, func() map[string]string { return scrape(t, "http://"+metrics["theirs"]+"/stats/prometheus") },
 		func() map[string]string { return scrape(t, "http://"+metrics["ours"]+"/stats/prometheus") })
+	for _, address := range metrics { // what Envoy Gateway's dashboard shows beside limits
+		has(t, strings.Join(linesOf(t, "http://"+address+"/stats/prometheus"), ""), "\nprocess_resident_memory_bytes ", "\nprocess_virtual_memory_bytes ")
+	}
 	if there, here := linesOf(t, "http://"+debug["theirs"]+"/rlconfig"), linesOf(t, "http://"+debug["ours"]+"/rlconfig"); !slices.Equal(there, here) {
 		t.Errorf("/rlconfig is\n%s\nand there\n%s", here, there)
 	}

@@ -13,8 +13,6 @@ import (
 
 	quotav3 "github.com/envoyproxy/go-control-plane/envoy/service/rate_limit_quota/v3"
 	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
 )
 
@@ -100,18 +98,5 @@ func greedy(ctx context.Context, p *peer, passed *atomic.Int64) error {
 		} else if err != nil {
 			return err
 		}
-	}
-}
-
-// TestEnvoyQuotasOff: without the setting, the service is unknown.
-func TestEnvoyQuotasOff(t *testing.T) {
-	t.Parallel()
-	p := serveEnvoy(t, writeDomains(t, map[string]string{"contract": threeAYear})).peer
-	stream, err := quotav3.NewRateLimitQuotaServiceClient(p.conn).StreamRateLimitQuotas(t.Context())
-	if err == nil {
-		_, err = stream.Recv()
-	}
-	if status.Code(err) != codes.Unimplemented {
-		t.Error(err)
 	}
 }

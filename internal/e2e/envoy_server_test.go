@@ -1,28 +1,21 @@
 package e2e_test
 
 import (
-	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"net/http"
-	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
-	commonv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/reflection/grpc_reflection_v1"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/encoding/protowire"
-	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/stintdev/stint/internal/test/testredis"
@@ -213,239 +206,6 @@ func TestEnvoyRedisDown(t *testing.T) {
 	}
 }
 
-func TestEnvoyMany(t *testing.T) {
-	t.Parallel()
-	var text strings.Builder
-	text.WriteString("domain: many\ndescriptors:\n")
-	for i := range 10_000 {
-		fmt.Fprintf(&text, "  - {key: path, value: /%d%s, rate_limit: {name: n%d, unit: year, requests_per_unit: 2}}\n", i, []string{"", "/*"}[i%2], i)
-	}
-	dir := writeDomains(t, map[string]string{"many": text.String()})
-	for _, environ := range [][]string{nil, inRedis(t)} {
-		p := serveEnvoy(t, dir, environ...).peer
-		q := &rlsv3.RateLimitRequest{Domain: "many"}
-		for i := range 1000 {
-			value := fmt.Sprintf("/%d%s", i*10+i%2, []string{"", "/x"}[i%2])
-			q.Descriptors = append(q.Descriptors, &commonv3.RateLimitDescriptor{Entries: []*commonv3.RateLimitDescriptor_Entry{{Key: "path", Value: value}}})
-		}
-		for round := range 3 {
-			a := p.ask(t, q)
-			if len(a.GetStatuses()) != 1000 {
-				t.Fatalf("%s: got %d statuses", p.name, len(a.GetStatuses()))
-			}
-			for i, s := range a.GetStatuses() {
-				want := fmt.Sprintf("OK n%d %d", i*10+i%2, 1-round)
-				if round == 2 {
-					want = fmt.Sprintf("OVER_LIMIT n%d 0", i*10+i%2)
-				}
-				if got := fmt.Sprintf("%v %s %d", s.GetCode(), s.GetCurrentLimit().GetName(), s.GetLimitRemaining()); got != want {
-					t.Fatalf("%s: round %d: got %s, want %s", p.name, round, got, want)
-				}
-			}
-		}
-	}
-}
-
-// A request may repeat a descriptor, even with a penalty.
-func TestEnvoyTwice(t *testing.T) {
-	t.Parallel()
-	dir := writeDomains(t, map[string]string{"contract": `
-domain: contract
-descriptors:
-  - key: three
-    rate_limit: {unit: year, requests_per_unit: 3, penalty: 2/1h cooldown=1h}
-`})
-	for _, environ := range [][]string{nil, inRedis(t)} {
-		p := serveEnvoy(t, dir, environ...).peer
-		for i, want := range []string{"OK", "OVER_LIMIT", "OVER_LIMIT", "OVER_LIMIT"} {
-			if got, _, _ := strings.Cut(brief(p.try(t, short(t, "three=x | three=x"))), ":"); got != want {
-				t.Errorf("%s: request %d: got %s, want %s", p.name, i, got, want)
-			}
-		}
-	}
-}
-
-func TestEnvoyReload(t *testing.T) {
-	t.Parallel()
-	// Like a ConfigMap in Kubernetes: names are links through ..data.
-	dir := t.TempDir()
-	version := 0
-	put := func(files map[string]string) {
-		t.Helper()
-		version++
-		data := fmt.Sprintf("..v%d", version)
-		if err := os.Mkdir(filepath.Join(dir, data), 0o700); err != nil {
-			t.Fatal(err)
-		}
-		for name, text := range files {
-			if err := os.WriteFile(filepath.Join(dir, data, name), []byte(text), 0o600); err != nil {
-				t.Fatal(err)
-			}
-			if err := os.Symlink(filepath.Join("..data", name), filepath.Join(dir, name)); err != nil && !errors.Is(err, os.ErrExist) {
-				t.Fatal(err)
-			}
-		}
-		if err := os.Symlink(data, filepath.Join(dir, "..next")); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Rename(filepath.Join(dir, "..next"), filepath.Join(dir, "..data")); err != nil {
-			t.Fatal(err)
-		}
-	}
-	other := strings.Replace(threeAYear, "contract", "other", 1)
-	put(map[string]string{"a.yaml": threeAYear, "b.yaml": other})
-	s := serveEnvoy(t, dir, "STINT_SERVER_RELOAD_INTERVAL=100ms")
-	p := s.peer
-	p.same(t, "three=x", "OK: OK 2")
-	caller := newClient(t, "127.0.0.1", s.api)
-	ready := func() string {
-		t.Helper()
-		w := caller.do(t, http.MethodGet, "/readyz", "")
-		if w.status != http.StatusOK {
-			t.Fatalf("/readyz: %d %s", w.status, w.body)
-		}
-		return w.body
-	}
-
-	put(map[string]string{"a.yaml": strings.Replace(threeAYear, ": 3", ": 7", 1), "b.yaml": other})
-	s.wait(t, func() error {
-		if got := brief(p.try(t, short(t, "three=x hits=0"))); got != "OK: OK 6" {
-			return errors.New(got)
-		}
-		return nil
-	})
-	if text := ready(); strings.Contains(text, ".yaml") {
-		t.Errorf("/readyz: %s", text)
-	}
-
-	for broken, want := range map[string]string{
-		strings.Replace(threeAYear, "unit: year", "unit: fortnight", 1): "a.yaml:4:24",
-		threeAYear + "  - key: three\n":                                 "a.yaml:5:5",
-		"domain: other\n":                                               "",
-		"domain: [\n":                                                   "a.yaml:1:1",
-	} {
-		put(map[string]string{"a.yaml": broken, "b.yaml": strings.Replace(other, ": 3", ": 9", 1)})
-		s.wait(t, func() error {
-			if text := ready(); !strings.Contains(text, cmp.Or(want, ".yaml:1:9")) {
-				return fmt.Errorf("/readyz: %s, want %s", text, want)
-			}
-			return nil
-		})
-		s.wait(t, func() error { // the second rejection in a second is logged when it is over
-			if !strings.Contains(s.output(), cmp.Or(want, ".yaml:1:9")) {
-				return fmt.Errorf("%q is not in the log", want)
-			}
-			return nil
-		})
-		p.same(t, "three=x hits=0", "OK: OK 6")
-		p.same(t, "other: three=x hits=0", "OK: OK 3")
-	}
-
-	put(map[string]string{"a.yaml": threeAYear, "b.yaml": other})
-	s.wait(t, func() error {
-		if got := brief(p.try(t, short(t, "three=x hits=0"))); got != "OK: OK 2" {
-			return errors.New(got)
-		}
-		if text := ready(); strings.Contains(text, ".yaml") {
-			return errors.New(text)
-		}
-		return nil
-	})
-}
-
-// rawCodec sends raw bytes.
-type rawCodec struct{}
-
-func (rawCodec) Marshal(v any) ([]byte, error) { return *v.(*[]byte), nil }
-
-func (rawCodec) Unmarshal(data []byte, v any) error {
-	*v.(*[]byte) = slices.Clone(data)
-	return nil
-}
-
-func (rawCodec) Name() string { return "proto" }
-
-func TestEnvoyBadInput(t *testing.T) {
-	t.Parallel()
-	dir := writeDomains(t, map[string]string{"contract": threeAYear})
-	s := serveEnvoy(t, dir)
-	send := func(raw []byte) error {
-		ctx, cancel := context.WithTimeout(t.Context(), patience)
-		defer cancel()
-		var out []byte
-		return s.conn.Invoke(ctx, rlsv3.RateLimitService_ShouldRateLimit_FullMethodName, &raw, &out, grpc.ForceCodec(rawCodec{}))
-	}
-	good, err := proto.Marshal(short(t, "three=x"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	bytes := func(num protowire.Number, parts ...[]byte) []byte {
-		return protowire.AppendBytes(protowire.AppendTag(nil, num, protowire.BytesType), slices.Concat(parts...))
-	}
-	entry := func(key, value string) []byte { return bytes(1, bytes(1, []byte(key)), bytes(2, []byte(value))) }
-	many := func(n int, part []byte) []byte { return slices.Concat(slices.Repeat([][]byte{part}, n)...) }
-	for name, c := range map[string]struct {
-		raw  []byte
-		code codes.Code
-		want string
-	}{
-		"nothing":                   {nil, codes.InvalidArgument, "domain: must not be empty"},
-		"no domain":                 {bytes(2, entry("three", "x")), codes.InvalidArgument, "domain"},
-		"no descriptors":            {bytes(1, []byte("contract")), codes.InvalidArgument, "descriptors: want at least one"},
-		"no entries":                {slices.Concat(good, bytes(2)), codes.InvalidArgument, "descriptors[1].entries: want at least one"},
-		"an empty key":              {slices.Concat(good, bytes(2, entry("a", "b"), entry("", "x"))), codes.InvalidArgument, "descriptors[1].entries[1].key: must not be empty"},
-		"a key that is not text":    {slices.Concat(good, bytes(2, entry("\xff\xfe", "x"))), codes.InvalidArgument, "descriptors[1].entries[0].key: not valid UTF-8"},
-		"a value that is not text":  {slices.Concat(good, bytes(2, entry("three", "\xc0\x80"))), codes.InvalidArgument, "descriptors[1].entries[0].value: not valid UTF-8"},
-		"a domain that is not text": {slices.Concat(good, bytes(1, []byte{0xff})), codes.InvalidArgument, "domain: not valid UTF-8"},
-		"no message":                {[]byte{0x0a, 0xff}, codes.InvalidArgument, "not a message"},
-		"cut off":                   {good[:len(good)-1], codes.InvalidArgument, "not a message"},
-		"2,001 descriptors":         {slices.Concat(good, many(2000, bytes(2, entry("three", "x")))), codes.InvalidArgument, "descriptors: want at most 2000"},
-		"65 entries":                {slices.Concat(good, bytes(2, many(65, entry("a", "b")))), codes.InvalidArgument, "descriptors[1].entries: want at most 64"},
-		"10 MB":                     {slices.Concat(good, many(10, bytes(2, entry("three", strings.Repeat("x", 1<<20))))), codes.ResourceExhausted, "larger than max"},
-		"no unit":                   {slices.Concat(good, bytes(2, entry("three", "x"), bytes(2, []byte{8, 5}))), codes.InvalidArgument, "descriptors[1].limit"},
-		"an unknown unit":           {slices.Concat(good, bytes(2, entry("three", "x"), bytes(2, []byte{8, 5, 16, 99}))), codes.InvalidArgument, "descriptors[1].limit"},
-		"a negative unit":           {slices.Concat(good, bytes(2, entry("three", "x"), bytes(2, append([]byte{8, 5, 16}, protowire.AppendVarint(nil, 1<<64-3)...)))), codes.InvalidArgument, "descriptors[1].limit"},
-	} {
-		err := send(c.raw)
-		if got := status.Convert(err); got.Code() != c.code || !strings.Contains(got.Message(), c.want) {
-			t.Errorf("%s: got %v, want %v: %s", name, err, c.code, c.want)
-		}
-	}
-
-	caller := newClient(t, "127.0.0.1", s.api)
-	// The whitespace of protojson is random.
-	plain := strings.NewReplacer(`\"`, `"`, "\u00a0", " ", `": "`, `":"`, `": `, `":`)
-	for body, want := range map[string]string{
-		``:                               `400 `,
-		`{`:                              `400 unexpected EOF`,
-		`[]`:                             `400 `,
-		`null`:                           `400 `,
-		`{"domain":"contract"}`:          `400 descriptors: want at least one`,
-		`{"domain":7}`:                   `400 `,
-		`{"domain":"\ud800"}`:            `400 `,
-		`{"domain":"contract","more":1}`: `400 unknown field "more"`,
-		`{"domain":"contract","descriptors":[{"entries":[{"key":"three","value":"x"}]},{"entries":[{"key":""}]}]}`: `400 descriptors[1].entries[0].key: must not be empty`,
-		strings.Repeat("[", 1<<20): `400 `,
-		strings.Repeat("a", 5<<20): `413 the body has more than`,
-	} {
-		w := caller.do(t, http.MethodPost, "/json", body, "Content-Type", "application/json")
-		code, part, _ := strings.Cut(want, " ")
-		if strconv.Itoa(w.status) != code || !strings.Contains(plain.Replace(w.body), part) || w.header.Get("Content-Type") != "application/json" {
-			t.Errorf("%.80s: got %d %s, want %s", body, w.status, w.body, want)
-		}
-	}
-
-	// It is alive, and has counted nothing.
-	s.same(t, "three=x", "OK: OK 2")
-	for _, want := range []string{`200 "limitRemaining":1`, `200 "overallCode":"OK"`, `429 "overallCode":"OVER_LIMIT"`} {
-		w := caller.do(t, http.MethodPost, "/json", `{"domain":"contract","descriptors":[{"entries":[{"key":"three","value":"x"}]}]}`, "Content-Type", "application/json")
-		code, part, _ := strings.Cut(want, " ")
-		if strconv.Itoa(w.status) != code || !strings.Contains(plain.Replace(w.body), part) {
-			t.Errorf("got %d %s, want %s", w.status, w.body, want)
-		}
-	}
-}
-
 // The difference "http".
 func TestEnvoyHTTP(t *testing.T) {
 	t.Parallel()
@@ -510,6 +270,9 @@ func TestEnvoyReflection(t *testing.T) {
 	list := ask(&grpc_reflection_v1.ServerReflectionRequest{MessageRequest: &grpc_reflection_v1.ServerReflectionRequest_ListServices{}})
 	for _, s := range list.GetListServicesResponse().GetService() {
 		names = append(names, s.GetName())
+	}
+	if slices.ContainsFunc(names, func(name string) bool { return strings.Contains(name, "RateLimitQuota") }) {
+		t.Errorf("quotas are served without being asked for: %v", names)
 	}
 	for _, want := range []string{"envoy.service.ratelimit.v3.RateLimitService", "grpc.health.v1.Health"} {
 		if !slices.Contains(names, want) {

@@ -2,7 +2,6 @@ package e2e_test
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"net/http"
 	"os"
@@ -14,11 +13,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stintdev/stint"
 	"github.com/stintdev/stint/internal/test/testredis"
 	"github.com/stintdev/stint/internal/test/torture"
 	"github.com/stintdev/stint/internal/test/wait"
-	"github.com/stintdev/stint/redisstore"
 )
 
 // outage is a fault of Redis, and how to end it.
@@ -39,99 +36,6 @@ func onServer(doctor string, begin, end func(*testing.T, *testredis.Server)) fun
 		return outage{
 			url: s.URL(), server: s.Addr(), client: "192.0.2.1", doctor: doctor,
 			begin: func(t *testing.T) { t.Helper(); begin(t, s) }, end: func(t *testing.T) { t.Helper(); end(t, s) },
-		}
-	}
-}
-
-// commands returns a function that sends a command.
-func commands(args ...string) func(*testing.T, *testredis.Server) {
-	return func(t *testing.T, s *testredis.Server) { t.Helper(); s.Do(t, args...) }
-}
-
-// onNetwork returns a fault between Stint and Redis.
-func onNetwork(doctor string, f testredis.Fault) func(*testing.T) outage {
-	return func(t *testing.T) outage {
-		t.Helper()
-		p := testredis.StartProxy(t, testredis.Start(t))
-		return outage{
-			url: p.URL(), server: p.Addr(), client: "192.0.2.1", doctor: doctor,
-			begin: func(t *testing.T) { t.Helper(); p.Set(t, f) }, end: func(t *testing.T) { t.Helper(); p.Set(t, testredis.Fault{}) },
-		}
-	}
-}
-
-// deadShard kills one of three shards, with its replica.
-func deadShard(t *testing.T) outage {
-	t.Helper()
-	c := testredis.StartCluster(t)
-	for _, n := range c.Nodes() {
-		n.Do(t, "CONFIG", "SET", "cluster-require-full-coverage", "no")
-	}
-	c.Nodes()[3].Kill(t)
-	dead := c.Nodes()[0]
-	s, err := redisstore.Open(c.URL(), redisstore.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close()
-	o := outage{
-		url: c.URL(), server: dead.Addr(), doctor: "counters.script",
-		begin: func(t *testing.T) { t.Helper(); dead.Kill(t) },
-		end: func(t *testing.T) {
-			t.Helper()
-			dead.Restart(t)
-			wait.Nil(t, "the shard answers again", func() error { _, err := dead.Try("GET", hashed(dead, s)); return err })
-		},
-	}
-	o.findClients(t, s, dead, c.Nodes()[1:3])
-	return o
-}
-
-// deadInRing kills one of the three servers of a ring.
-func deadInRing(t *testing.T) outage {
-	t.Helper()
-	r := testredis.StartRing(t, 3)
-	s, err := redisstore.Open(r.URL(), redisstore.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close()
-	dead := r.Nodes()[0]
-	o := outage{
-		url: r.URL(), server: dead.Addr(), doctor: "counters.reach",
-		begin: func(t *testing.T) { t.Helper(); dead.Kill(t) }, end: func(t *testing.T) { t.Helper(); dead.Restart(t) },
-	}
-	o.findClients(t, s, dead, r.Nodes()[1:])
-	return o
-}
-
-// findClients finds an address whose counter is on a server, and one whose counter is on others.
-func (o *outage) findClients(t *testing.T, s *redisstore.Store, dead *testredis.Server, others []*testredis.Server) {
-	t.Helper()
-	wait.Nil(t, "addresses on both servers", func() error {
-		for i := 1; i < 100 && (o.client == "" || o.other == ""); i++ {
-			ip := fmt.Sprint("192.0.2.", i)
-			a := stint.Ask{Key: stint.Key{Subject: "ip:" + ip, Name: "all/all"}, Limit: stint.PerHour(1)}
-			switch s.Server(&a) {
-			case dead.Addr():
-				o.client = ip
-			case others[0].Addr(), others[1].Addr():
-				o.other = ip
-			}
-		}
-		if o.client == "" || o.other == "" {
-			return errors.New("the servers are not known yet")
-		}
-		return nil
-	})
-}
-
-// hashed returns a key of a server.
-func hashed(dead *testredis.Server, s *redisstore.Store) string {
-	for i := 0; ; i++ {
-		a := stint.Ask{Key: stint.Key{Subject: fmt.Sprint("k", i)}, Limit: stint.PerHour(1)}
-		if s.Server(&a) == dead.Addr() {
-			return fmt.Sprintf("{k%d}", i)
 		}
 	}
 }
@@ -162,27 +66,17 @@ func (s *server) decides(t testing.TB, ip, want string) {
 	})
 }
 
-// outages are the ways in which Redis fails.
+// outages are the ways in which Redis fails: under make torture there are more.
 var outages = map[string]func(*testing.T) outage{
-	"killed":        onServer("counters.reach", func(t *testing.T, s *testredis.Server) { t.Helper(); s.Kill(t) }, func(t *testing.T, s *testredis.Server) { t.Helper(); s.Restart(t) }),
-	"stopped":       onServer("counters.reach", func(t *testing.T, s *testredis.Server) { t.Helper(); s.Pause(t) }, func(t *testing.T, s *testredis.Server) { t.Helper(); s.Resume(t) }),
-	"out of memory": onServer("counters.script", commands("CONFIG", "SET", "maxmemory", "1"), commands("CONFIG", "SET", "maxmemory", "0")),
-	"read-only":     onServer("counters.script", commands("REPLICAOF", "127.0.0.1", "1"), commands("REPLICAOF", "NO", "ONE")),
-	"slow":          onNetwork("counters.budget", testredis.Fault{Latency: 100 * time.Millisecond}),
-	"black hole":    onNetwork("counters.script", testredis.Fault{Swallow: true}),
-	"dead shard":    deadShard,
-	"dead in ring":  deadInRing,
+	"killed": onServer("counters.reach", func(t *testing.T, s *testredis.Server) { t.Helper(); s.Kill(t) }, func(t *testing.T, s *testredis.Server) { t.Helper(); s.Restart(t) }),
 }
 
-// TestHealthFollowsDecisions makes Redis fail, under make torture in every way, with and without requests.
+// TestHealthFollowsDecisions makes Redis fail, with and without requests.
 // Health, metrics, the doctor and the alerts say that decisions are local, and which server is to blame; and
 // when it is over, that they are not, and they are not.
 func TestHealthFollowsDecisions(t *testing.T) {
 	t.Parallel()
 	for name, make := range outages {
-		if !torture.Enabled && name != "killed" && name != "dead shard" {
-			continue // the doctor's tests, and those of the daemon's health, have the others
-		}
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			o := make(t)

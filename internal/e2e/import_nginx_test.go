@@ -111,31 +111,35 @@ func atTheEdge(l engine.Limit) bool {
 // imported rules: both decide the same.
 func TestImportNginx(t *testing.T) {
 	t.Parallel()
-	for _, c := range imported {
+	type trial struct {
+		text, log string
+		all       []*sent
+	}
+	trials := make([]trial, len(imported))
+	var asking sync.WaitGroup // all nginx at once: most of the time, they wait
+	for i, c := range imported {
+		dir, address := t.TempDir(), freeAddress(t)
+		const main = "daemon off;\nmaster_process off;\npid nginx.pid;\nerror_log stderr crit;\nevents {}\nhttp {\n" +
+			"    log_format decisions '$http_x_number $msec $request_time $limit_req_status';\n    access_log decisions.log decisions;\n" +
+			"    client_body_temp_path body;\n    proxy_temp_path proxy;\n    fastcgi_temp_path fastcgi;\n    uwsgi_temp_path uwsgi;\n    scgi_temp_path scgi;\n    %s\n}\n"
+		config := filepath.Join(dir, "nginx.conf")
+		write(t, config, fmt.Sprintf(main, fmt.Sprintf(c.http, "listen "+address+";")))
+		report, err := importer.Import("nginx", importer.Options{Files: []string{config}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(report.Missing) != c.missing {
+			t.Fatalf("%s: the import reports %v", c.name, report.Missing)
+		}
+		startProxy(t, address, exec.Command(tool(t, "nginx"), "-e", "stderr", "-p", dir, "-c", config))
+		trials[i] = trial{report.Text, filepath.Join(dir, "decisions.log"), nginxTraffic(c.paths, c.methods, c.headers, c.froms)}
+		asking.Go(func() { askNginx(t, "http://"+address, trials[i].all) })
+	}
+	asking.Wait()
+	for i, c := range imported {
 		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
-			dir, address := t.TempDir(), freeAddress(t)
-			const main = "daemon off;\nmaster_process off;\npid nginx.pid;\nerror_log stderr crit;\nevents {}\nhttp {\n" +
-				"    log_format decisions '$http_x_number $msec $request_time $limit_req_status';\n    access_log decisions.log decisions;\n" +
-				"    client_body_temp_path body;\n    proxy_temp_path proxy;\n    fastcgi_temp_path fastcgi;\n    uwsgi_temp_path uwsgi;\n    scgi_temp_path scgi;\n    %s\n}\n"
-			config := filepath.Join(dir, "nginx.conf")
-			text := fmt.Sprintf(main, fmt.Sprintf(c.http, "listen "+address+";"))
-			if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
-				t.Fatal(err)
-			}
-			report, err := importer.Import("nginx", importer.Options{Files: []string{config}})
-			if err != nil {
-				t.Fatal(err)
-			}
-			if len(report.Missing) != c.missing {
-				t.Fatalf("the import reports %v", report.Missing)
-			}
-			startProxy(t, address, exec.Command(tool(t, "nginx"), "-e", "stderr", "-p", dir, "-c", config))
-
-			all := nginxTraffic(c.paths, c.methods, c.headers, c.froms)
-			askNginx(t, "http://"+address, all)
-			readDecisions(t, filepath.Join(dir, "decisions.log"), all)
-			replayImported(t, report.Text, all, c.slow && c.missing == 0)
+			readDecisions(t, trials[i].log, trials[i].all)
+			replayImported(t, trials[i].text, trials[i].all, c.slow && c.missing == 0)
 		})
 	}
 }

@@ -1,12 +1,9 @@
 package e2e_test
 
 import (
-	"encoding/json"
 	"fmt"
 	"net/http"
-	"slices"
 	"testing"
-	"time"
 
 	"github.com/stintdev/stint/internal/test/testredis"
 	"github.com/stintdev/stint/internal/test/torture"
@@ -26,7 +23,7 @@ store_budget = "30s" # the machine may be busy
 [[rules]]
 name   = "everyone"
 limits = [{ name = "total", limit = "%d/1000h fixed_window", lease = "1s", split = 4 }]
-`, patiently(testredis.StartCluster(t).URL()), limit)
+`, patiently(apart(testredis.SharedCluster(t).URL())), limit)
 	var nodes []*server
 	for range 2 {
 		nodes = append(nodes, serve(t, config, "STINT_SERVER_ADMIN_ADDRESS=127.0.0.1:0", "STINT_SERVER_DRAIN_DELAY=0s"))
@@ -76,7 +73,7 @@ store_budget = "30s" # the machine may be busy
 name     = "busy"
 count_by = ["user"]
 limits   = [{ name = "total", limit = "1000/1000h fixed_window", lease = "10s", split = 64 }]
-`, patiently(testredis.SharedCluster(t).URL()+"?prefix=own"))
+`, patiently(apart(testredis.SharedCluster(t).URL())))
 	for user, own := range map[string]string{
 		"few":   "5/1000h fixed_window",
 		"one":   "1/1000h fixed_window",
@@ -101,50 +98,5 @@ limits   = [{ name = "total", limit = "1000/1000h fixed_window", lease = "10s", 
 		if admitted != want {
 			t.Errorf("%s: %d admitted, want %d", user, admitted, want)
 		}
-	}
-}
-
-// TestLeasedRulePage looks at the page of a rule whose limit is leased, while it is. It writes screenshots like
-// TestDashboardPages.
-func TestLeasedRulePage(t *testing.T) {
-	t.Parallel()
-	s := newSite(t, inSQLite, counting(testredis.Shared(t).URL()+"?prefix=leasedpage")...)
-	s.must(t, http.MethodPost, "/apply", map[string]any{"rules": []any{map[string]any{
-		"name": "everyone", "count_by": []any{"global"},
-		"limits": []any{
-			map[string]any{"name": "second", "limit": "2000/1s", "lease": "100ms", "split": 4},
-			map[string]any{"name": "total", "limit": "2000000/1000h fixed_window", "lease": "100ms", "split": 4},
-		},
-	}}})
-	batch, err := json.Marshal(map[string]any{"requests": slices.Repeat([]any{map[string]any{"path": "/", "ip": "198.51.100.7"}}, 100)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.repeat(t, 40*time.Millisecond, batch) // a little more than the limit
-	s.wait(t, func() error {
-		if lent := s.scrape(t)[`stint_lease_units_total{limit="everyone:total",what="lent"}`]; lent < 1000 {
-			return fmt.Errorf("%v units lent", lent)
-		}
-		return nil
-	})
-	for name, size := range map[string][2]int64{"wide": wide, "narrow": narrow} {
-		t.Run(name, func(t *testing.T) {
-			w := s.signIn(t, size)
-			w.open("/")
-			w.injectAxe()
-			w.visit(at("/rules/edit/everyone"))
-			for _, theme := range []string{"light", "dark"} {
-				w.theme(theme)
-				w.settled("everyone")
-				w.says("Leases", "Nothing passes beyond the limit.", "Units taken ahead", "of 2,000,000")
-				w.look("rule-leased", theme)
-				w.keep(fmt.Sprintf("rule-leased-%d-%s", size[0], theme))
-			}
-		})
-	}
-	shown := s.scrape(t)
-	const of = `{limit="everyone:second"}`
-	if early := shown["stint_lease_denied_early_total"+of]; early != 0 {
-		t.Errorf("%v of %v denials may have been early, want none: there is no other node", early, shown["stint_lease_denied_total"+of])
 	}
 }

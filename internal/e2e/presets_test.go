@@ -169,7 +169,7 @@ func presetCluster(t *testing.T) {
 	t.Helper()
 	database := testpostgres.Start(t)
 	p := newPreset(t, "cluster.toml",
-		"redis+cluster://redis-1:6379,redis-2:6379,redis-3:6379", patiently(testredis.StartCluster(t).URL()),
+		"redis+cluster://redis-1:6379,redis-2:6379,redis-3:6379", patiently(apart(testredis.SharedCluster(t).URL())),
 		"postgres://stint@postgres/stint?sslmode=verify-full", database.URL(),
 		"postgres://stint@postgres-standby/stint?sslmode=verify-full", database.Standby(t).URL())
 	twoNodes(t, p)

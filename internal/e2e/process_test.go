@@ -1,6 +1,7 @@
 package e2e_test
 
 import (
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -8,7 +9,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -145,25 +145,6 @@ func (p *process) wait(t testing.TB, check func() error) {
 	})
 }
 
-// rss returns the current and the maximum resident memory of the process, in bytes.
-func (p *process) rss(t testing.TB) (now, peak int64) {
-	t.Helper()
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.Process.Pid))
-	if err != nil {
-		t.Fatal(err)
-	}
-	field := func(name string) int64 {
-		_, rest, _ := strings.Cut(string(status), name+":")
-		value, _, _ := strings.Cut(rest, " kB")
-		n, err := strconv.ParseInt(strings.TrimSpace(value), 10, 64)
-		if err != nil {
-			t.Fatalf("%s: %v", name, err)
-		}
-		return n << 10
-	}
-	return field("VmRSS"), field("VmHWM")
-}
-
 // server is a stint.
 type server struct {
 	*process
@@ -204,18 +185,15 @@ func patiently(url string) string {
 	return url + separator + "timeout=30s&dial_timeout=30s"
 }
 
+// apart adds a prefix to the URL of a shared Redis, which no other test has, nor the same one in another turn.
+func apart(url string) string { return url + "?prefix=" + rand.Text() }
+
 // counting returns the variables for counters in Redis, with as much patience.
 func counting(url string) []string {
 	return []string{"STINT_SERVER_COUNTERS=" + patiently(url), "STINT_SERVER_STORE_BUDGET=30s"}
 }
 
-// launch is serve without waiting.
-func launch(t testing.TB, config string, environ ...string) *server {
-	t.Helper()
-	buildProgram(t)
-	return launchFrom(t, program.path, config, environ...)
-}
-
+// launchFrom is serveFrom without waiting.
 func launchFrom(t testing.TB, path, config string, environ ...string) *server {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "stint.toml")

@@ -404,7 +404,7 @@ func TestRecoveryPostgres(t *testing.T) {
 	c := openCatalog(t, url)
 	request := known(t, c)
 	apply(t, c, people())
-	node := follow(t, url, "STINT_SERVER_RECORD_ENABLED=false") // or one decision in a hundred is a row more
+	node := follow(t, url, often, "STINT_SERVER_RECORD_ENABLED=false") // or one decision in a hundred is a row more
 	enforces(t, request, 0, node)
 	write(t, filepath.Join(archive, "000000010000000000000000.gz"), "")
 	testpostgres.Exec(t, pg.URL(), guide(t, backups, "CREATE ROLE backup ")[0])

@@ -41,25 +41,17 @@ func TestRegionPages(t *testing.T) {
 		}
 	}
 	w.says("search:hourly", "Declared beyond")
-	see := func(w *tab, name string, size [2]int64, says ...string) {
-		for _, theme := range []string{"light", "dark"} {
-			w.theme(theme)
-			w.says(says...)
-			w.look(name, theme)
-			w.keep(fmt.Sprintf("%s-%d-%s", name, size[0], theme))
-		}
-	}
-	see(w, "regions", wide, "All is well", "search:hourly")
+	w.looks("regions", wide, "All is well", "search:hourly")
 	w.visit(at("/rules/edit/search"))
 	w.settled("search")
-	see(w, "rule-gossiped", wide, "Between regions", "At most 60 units beyond the limit")
+	w.looks("rule-gossiped", wide, "Between regions", "At most 60 units beyond the limit")
 
 	all[0].stop(t)
 	phone := all[1].signIn(t, narrow)
 	phone.open("/")
 	phone.injectAxe()
 	phone.visit(at("/regions"))
-	see(phone, "regions-cut", narrow, "This region is cut off from asia", "cut off", "search:hourly")
+	phone.looks("regions-cut", narrow, "This region is cut off from asia", "cut off", "search:hourly")
 	w.visit(at("/regions"))
-	see(w, "regions-cut", wide, "This region is cut off from asia", "connection refused")
+	w.looks("regions-cut", wide, "This region is cut off from asia", "connection refused")
 }

@@ -1,9 +1,15 @@
+//go:build scale || torture
+
 package e2e_test
 
 import (
 	"errors"
 	"fmt"
+	"math"
 	"net/http"
+	"os"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -168,4 +174,44 @@ func (w *world) used(s *server, path string, ips ...string) ([]int64, error) {
 		return nil, errors.New("not all addresses have a verdict")
 	}
 	return out, nil
+}
+
+// attacked is the limit of each counter that is attacked, and told the credit of a region where it is gossiped.
+const attacked, told = 60, 6
+
+// by returns a rule whose counters regions share in that way, for a path of its name.
+func by(name string, regions rule.Regions, limit string, lease time.Duration) rule.Rule {
+	return rule.Rule{
+		Name: name, Match: rule.Match{Paths: []string{"/" + name}}, CountBy: []rule.Dimension{"ip"}, Regions: regions,
+		Limits: []rule.Limit{{Name: name, Limit: limit, Lease: rule.Duration(lease)}},
+	}
+}
+
+// quantiles formats durations for people.
+func quantiles(all []time.Duration) string {
+	return fmt.Sprintf("p50 %v, p99 %v, max %v", quantile(all, 0.5), quantile(all, 0.99), quantile(all, 1))
+}
+
+func quantile(all []time.Duration, q float64) time.Duration {
+	all = slices.Sorted(slices.Values(all))
+	return all[int(math.Ceil(q*float64(len(all))))-1].Round(10 * time.Microsecond)
+}
+
+// rss returns the current and the maximum resident memory of the process, in bytes.
+func (p *process) rss(t testing.TB) (now, peak int64) {
+	t.Helper()
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.Process.Pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	field := func(name string) int64 {
+		_, rest, _ := strings.Cut(string(status), name+":")
+		value, _, _ := strings.Cut(rest, " kB")
+		n, err := strconv.ParseInt(strings.TrimSpace(value), 10, 64)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		return n << 10
+	}
+	return field("VmRSS"), field("VmHWM")
 }

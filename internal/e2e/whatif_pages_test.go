@@ -21,14 +21,7 @@ func TestWhatIfPage(t *testing.T) {
 	see := func(name string, says ...string) {
 		t.Helper()
 		for _, size := range [][2]int64{wide, narrow} {
-			w.resize(size)
-			for _, theme := range []string{"light", "dark"} {
-				w.theme(theme)
-				w.says(says...)
-				w.drawn()
-				w.look(name, theme)
-				w.keep(fmt.Sprintf("%s-%d-%s", name, size[0], theme))
-			}
+			w.looks(name, size, says...)
 		}
 		w.resize(wide)
 		w.theme("light")
