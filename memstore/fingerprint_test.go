@@ -99,7 +99,7 @@ func TestFingerprintsDiffer(t *testing.T) {
 		}
 		los[lo], his[hi] = what, what
 	}
-	for n := range 200 {
+	for n := range 100 {
 		text := strings.Repeat("\x00", n)
 		add(stint.Key{Subject: text, Name: "api"}, stint.PerMinute(1))
 		if n > 0 {

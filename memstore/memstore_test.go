@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/stintdev/stint"
+	"github.com/stintdev/stint/internal/test/torture"
 	"github.com/stintdev/stint/memstore"
 	"github.com/stintdev/stint/storetest"
 )
@@ -41,27 +42,9 @@ func TestConformance(t *testing.T) {
 	t.Run("across subjects", func(t *testing.T) { storetest.AcrossSubjects(t, open) })
 }
 
-// TestConformanceCompiled runs the suite with the limits of all asks compiled, as most callers have them.
-func TestConformanceCompiled(t *testing.T) {
-	t.Parallel()
-	storetest.Run(t, func(t testing.TB, now func() time.Time) stint.Store {
-		t.Helper()
-		return compiled{newStore(t, memstore.Options{Now: now})}
-	})
-}
-
-type compiled struct{ *memstore.Store }
-
-func (s compiled) Take(ctx context.Context, asks []stint.Ask, ds []stint.Decision) error {
-	asks = slices.Clone(asks)
-	for i := range asks {
-		asks[i].Plan, _ = asks[i].Limit.Compile()
-	}
-	return s.Store.Take(ctx, asks, ds)
-}
-
 // TestConformanceCrowded runs the suite among strangers who come and go, so that
-// cells change hands, tables grow and split, and sweeps come at every step.
+// cells change hands, tables grow and split, and sweeps come at every step. The limits of all asks are compiled,
+// as most callers have them.
 func TestConformanceCrowded(t *testing.T) {
 	t.Parallel()
 	storetest.Run(t, func(t testing.TB, now func() time.Time) stint.Store {
@@ -90,6 +73,10 @@ func (c *crowd) Take(ctx context.Context, asks []stint.Ask, ds []stint.Decision)
 		if err != nil && !errors.Is(err, stint.ErrClosed) {
 			c.t.Error(err)
 		}
+	}
+	asks = slices.Clone(asks)
+	for i := range asks {
+		asks[i].Plan, _ = asks[i].Limit.Compile()
 	}
 	return c.Store.Take(ctx, asks, ds)
 }
@@ -218,7 +205,7 @@ func TestEviction(t *testing.T) {
 // may, and hardly fewer.
 func TestMaxKeys(t *testing.T) {
 	t.Parallel()
-	const most = 6000
+	const most = 3000
 	s := newStore(t, memstore.Options{MaxKeys: most})
 	for i := range 3 * most {
 		take(t, s, ask(strconv.Itoa(i), "5/1h"))
@@ -389,12 +376,13 @@ func TestPeeks(t *testing.T) {
 // is used in the end.
 func TestConservation(t *testing.T) {
 	t.Parallel()
-	const keys, workers, rounds = 7, 6, 10_000
+	const keys, workers = 7, 6
+	rounds := torture.Rounds(1000)
 	s := newStore(t, memstore.Options{})
 	askFor := func(key int, cost int64) stint.Ask {
 		l := stint.Limit{Algorithm: stint.Algorithms()[key%6], Max: 10_000, Window: stint.Every(1000 * time.Hour)}
 		if key >= 5 {
-			l.Max = 2000 // soon used up
+			l.Max = 200 // soon used up
 		}
 		if l.Algorithm == stint.LeakyBucket {
 			l.Burst = l.Max - 1

@@ -55,7 +55,7 @@ func checkGo(t *testing.T, where, dir string, args []string) {
 		switch name := strings.TrimLeft(args[i], "-"); {
 		case strings.HasPrefix(args[i], "./") || args[i] == ".":
 			packages = append(packages, args[i])
-		case slices.Contains([]string{"run", "bench", "benchtime", "count", "only", "rounds", "keys"}, name):
+		case slices.Contains([]string{"run", "bench", "tags", "benchtime", "count", "only", "rounds", "keys"}, name):
 			i++
 			flags[name] = args[i]
 		case !slices.Contains([]string{"v", "h", "update", "modfile=tools/go.mod", "benchstat"}, name):

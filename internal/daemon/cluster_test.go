@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stintdev/stint/internal/test/testdatabase"
 	"github.com/stintdev/stint/internal/test/testpostgres"
 	"github.com/stintdev/stint/internal/test/testredis"
 	"github.com/stintdev/stint/internal/test/wait"
@@ -25,7 +26,7 @@ func TestClusterLive(t *testing.T) {
 			var text string
 			switch name {
 			case "postgres":
-				text = fmt.Sprintf("[server]\ndatabase = %q\n", fillAt(t, testpostgres.Shared(t).Database(t), few)) + poll
+				text = fmt.Sprintf("[server]\ndatabase = %q\n", fillAt(t, testdatabase.Postgres(t), few)) + poll
 			case "sqlite":
 				text = strings.ReplaceAll(inDatabase, "%", fill(t, few))
 			case "redis":

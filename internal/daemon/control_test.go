@@ -1,20 +1,20 @@
 package daemon_test
 
 import (
-	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/stintdev/stint/internal/control/catalog"
 	"github.com/stintdev/stint/internal/daemon"
 	"github.com/stintdev/stint/internal/kit/strict"
+	"github.com/stintdev/stint/internal/test/testdatabase"
 	"github.com/stintdev/stint/internal/test/wait"
 )
 
 // fill creates a database with the contents of a file, and returns its URL.
 func fill(t *testing.T, text string) string {
 	t.Helper()
-	return fillAt(t, "sqlite:"+filepath.Join(t.TempDir(), "stint.db"), text)
+	return fillAt(t, testdatabase.SQLite(t), text)
 }
 
 // fillAt is fill for the database of a URL.

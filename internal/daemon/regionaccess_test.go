@@ -34,7 +34,7 @@ func startPair(t *testing.T, w *pair, scheme string, region, listener func(i int
 		w.proxies[i] = testserver.StartProxy(t, addresses[i])
 	}
 	for i := range w.regions {
-		w.regions[i] = start(t, fmt.Sprintf("[region]\nname = %q\n%s\n[region.listener]\naddress = %q\n%s\n[[region.peers]]\nname = %q\nurl = \"%s://%s\"\n",
+		w.regions[i] = start(t, fmt.Sprintf("[region]\nname = %q\ninterval = \"100ms\"\n%s\n[region.listener]\naddress = %q\n%s\n[[region.peers]]\nname = %q\nurl = \"%s://%s\"\n",
 			pairNames[i], region(i), addresses[i], listener(i), pairNames[1-i], scheme, w.proxies[1-i].Addr()))
 	}
 	for _, p := range w.regions {
@@ -95,7 +95,6 @@ func TestRotateSecret(t *testing.T) {
 		put(t, w.file(i, "secret"), old+"\n")
 	}
 	startPair(t, w, "http", func(i int) string { return fmt.Sprintf("secret_file = %q", w.file(i, "secret")) }, func(int) string { return "" })
-	w.again(t, "the start")
 	for _, step := range []string{old + "\n" + next + "\n", next + "\r\n" + old + "\r\n", next} {
 		for i, p := range w.regions {
 			put(t, w.file(i, "secret"), step)
@@ -111,7 +110,6 @@ func TestRotateSecret(t *testing.T) {
 	wait.For(t, "the problem is reported", func() bool { return w.regions[0].Health().Status != "ok" })
 	put(t, w.file(0, "secret"), next)
 	do(t, w.regions[0].Reload(t.Context()))
-	w.again(t, "a file with a problem")
 
 	// What was removed is not accepted.
 	put(t, w.file(0, "secret"), old)

@@ -12,7 +12,7 @@ import (
 
 	"github.com/stintdev/stint/internal/control/admin"
 	"github.com/stintdev/stint/internal/daemon"
-	"github.com/stintdev/stint/internal/test/testpostgres"
+	"github.com/stintdev/stint/internal/test/testdatabase"
 	"github.com/stintdev/stint/internal/test/wait"
 	"github.com/stintdev/stint/rule"
 )
@@ -132,7 +132,7 @@ func TestRolloutTakenBack(t *testing.T) {
 			c := new(rolloutClock)
 			text := fmt.Sprintf(rolled, time.Now().Add(-time.Hour).UTC().Format(time.RFC3339))
 			if name == "database" {
-				text = "[server]\ndatabase = \"" + fillAt(t, testpostgres.Shared(t).Database(t), text) + "\"\ncatalog = { last_good = \"none\" }\n"
+				text = "[server]\ndatabase = \"" + fillAt(t, testdatabase.Postgres(t), text) + "\"\ncatalog = { last_good = \"none\" }\n"
 			}
 			var nodes []*process
 			for i := range n {

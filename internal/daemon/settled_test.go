@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -14,6 +13,7 @@ import (
 	"github.com/stintdev/stint/httplimit"
 	"github.com/stintdev/stint/internal/control/admin"
 	"github.com/stintdev/stint/internal/record/rollup"
+	"github.com/stintdev/stint/internal/test/testdatabase"
 	"github.com/stintdev/stint/internal/test/testllm"
 	"github.com/stintdev/stint/internal/test/testpostgres"
 	"github.com/stintdev/stint/internal/test/testredis"
@@ -72,13 +72,10 @@ func TestSettledEvents(t *testing.T) {
 	t.Parallel()
 	provider := httptest.NewServer(&testllm.Provider{Decide: func(testllm.Call) testllm.Answer { return testllm.Answer{Input: 40, Output: 9} }})
 	t.Cleanup(provider.Close)
-	for name, url := range map[string]string{"sqlite": "sqlite:" + filepath.Join(t.TempDir(), "stint.db"), "postgres": testpostgres.Shared(t).Database(t)} {
+	for name, url := range map[string]string{"sqlite": testdatabase.SQLite(t), "postgres": testdatabase.Postgres(t)} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			k := openCatalog(t, url)
-			_, err := k.Up(t.Context(), 0)
-			do(t, err)
-			apply(t, k, metered+"[[rules]]\nname = \"requests\"\nlimits = [ { name = \"hour\", limit = \"1000/1h\" } ]\n")
+			fillAt(t, url, metered+"[[rules]]\nname = \"requests\"\nlimits = [ { name = \"hour\", limit = \"1000/1h\" } ]\n")
 			p := start(t, strings.ReplaceAll(inDatabase, "%", url)+fmt.Sprintf("record = { sample_every = 1, max_rate = 0, spool = %q }\n[[upstreams]]\ntargets = [%q]\n", t.TempDir(), provider.URL))
 			c := httplimit.Client{URL: p.URL("http"), HTTP: p.client}
 			reserve := func(user string) string {
@@ -92,7 +89,7 @@ func TestSettledEvents(t *testing.T) {
 			}
 			commit(reserve("less"), engine.Usage{Cost: 40, Model: "gpt"})
 			commit(reserve("more"), engine.Usage{Cost: 250})
-			_, err = c.Cancel(t.Context(), reserve("cancelled"))
+			_, err := c.Cancel(t.Context(), reserve("cancelled"))
 			do(t, err)
 			reserve("open")
 			twice := reserve("twice")
@@ -125,7 +122,7 @@ func TestSettledEvents(t *testing.T) {
 			}
 
 			// Two months later.
-			store, err := rollup.New(k.Database(), rollup.Options{Now: func() time.Time { return time.Now().AddDate(0, 2, 0) }})
+			store, err := rollup.New(openCatalog(t, url).Database(), rollup.Options{Now: func() time.Time { return time.Now().AddDate(0, 2, 0) }})
 			do(t, err)
 			months, err := store.Months(t.Context())
 			do(t, err)
@@ -175,10 +172,7 @@ func TestSettledOutage(t *testing.T) {
 	t.Parallel()
 	server := testpostgres.Start(t)
 	url := server.Database(t)
-	k := openCatalog(t, url)
-	_, err := k.Up(t.Context(), 0)
-	do(t, err)
-	apply(t, k, metered)
+	fillAt(t, url, metered)
 	p := start(t, strings.ReplaceAll(inDatabase, "%", url)+fmt.Sprintf("record = { sample_every = 1, max_rate = 0, spool = %q }\n", t.TempDir()))
 	c := httplimit.Client{URL: p.URL("http"), HTTP: p.client}
 	tickets, open, settled := map[string]string{}, map[string]string{}, map[string]string{}

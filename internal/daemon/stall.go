@@ -31,6 +31,7 @@ type exchange struct {
 	writeBy time.Time // the deadline for writing
 
 	inRead   sync.Mutex    // held while the body is read
+	whole    bool          // it was read to its end
 	received int64         // bytes of the body
 	waited   time.Duration // for these
 
@@ -233,6 +234,9 @@ type exchangeBody struct{ *exchange }
 func (b exchangeBody) Read(p []byte) (int, error) {
 	b.inRead.Lock()
 	defer b.inRead.Unlock()
+	if b.whole { // a proxy reads again, and would give up its response if it got the error of a closed body
+		return 0, io.EOF
+	}
 	b.mu.Lock()
 	b.reading = true
 	closed := b.closed
@@ -245,11 +249,12 @@ func (b exchangeBody) Read(p []byte) (int, error) {
 	n, err := b.body.Read(p)
 	b.waited += time.Since(began)
 	b.received += int64(n)
+	b.whole = errors.Is(err, io.EOF)
 	switch {
 	case b.http2:
 		// With HTTP/2, a deadline ends the body even if nothing is being read.
 		b.forgetRead(false)
-	case errors.Is(err, io.EOF):
+	case b.whole:
 		// The server has removed the deadline. From now on it reads to detect whether the
 		// client is gone, and would mistake a deadline for that.
 		b.mu.Lock()

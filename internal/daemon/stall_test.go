@@ -317,6 +317,32 @@ func TestSilentStream(t *testing.T) {
 	})
 }
 
+// TestReadAgain has a handler that reads its body once more when the response has begun, as the transport of a proxy
+// does to find more than the promised length: it is at the end, though the server has closed it.
+func TestReadAgain(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		front := newPipes()
+		stop := daemon.Serve(t.Context(), front, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			n, err := io.Copy(w, r.Body)
+			flushed := http.NewResponseController(w).Flush()
+			_, again := r.Body.Read(make([]byte, 1))
+			fmt.Fprint(w, n, err, flushed, again)
+		}), time.Second, 0)
+		defer func() { do(t, stop(t.Context())) }()
+		for _, http2 := range []bool{false, true} {
+			client := front.client(t, http2)
+			answer, err := client.Post("http://gateway/", "text/plain", strings.NewReader("hello"))
+			do(t, err)
+			if body, err := io.ReadAll(answer.Body); err != nil || string(body) != "hello5 <nil> <nil> EOF" {
+				t.Errorf("%s: %q %v", answer.Proto, body, err)
+			}
+			do(t, answer.Body.Close())
+			client.CloseIdleConnections()
+		}
+	})
+}
+
 // TestSlowBody has clients that send their body in parts, and never pause for too long: one is a bit slower
 // than it may be, one a bit faster.
 func TestSlowBody(t *testing.T) {

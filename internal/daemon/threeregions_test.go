@@ -134,7 +134,7 @@ func (w *world) start(t *testing.T, i int) *process {
 		}
 	}
 	flags := []daemon.Flag{
-		set("server.counters", testredis.Start(t).URL()), set("region.name", w.names[i]), set("region.listener.address", w.addresses[i]),
+		set("server.counters", testredis.Start(t).URL()), set("region.name", w.names[i]), set("region.interval", "100ms"), set("region.listener.address", w.addresses[i]),
 		set("region.listener.tls_cert", filepath.Join(w.dir, w.names[i]+".crt")), set("region.listener.tls_key", filepath.Join(w.dir, w.names[i]+".key")),
 		set("region.listener.tls_client_ca", filepath.Join(w.dir, "regions-ca.crt")), // which the machine does not trust by itself
 	}

@@ -4,11 +4,10 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
-	"path/filepath"
 	"strings"
 	"testing"
 
-	"github.com/stintdev/stint/internal/test/testpostgres"
+	"github.com/stintdev/stint/internal/test/testdatabase"
 	"github.com/stintdev/stint/internal/test/testredis"
 )
 
@@ -43,12 +42,9 @@ func (p *process) commit(t *testing.T, ticket string) int {
 func TestTicketKeyOfDatabase(t *testing.T) {
 	t.Parallel()
 	redis := testredis.Start(t)
-	for name, url := range map[string]string{"sqlite": "sqlite:" + filepath.Join(t.TempDir(), "stint.db"), "postgres": testpostgres.Shared(t).Database(t)} {
+	for name, url := range map[string]string{"sqlite": testdatabase.SQLite(t), "postgres": testdatabase.Postgres(t)} {
 		t.Run(name, func(t *testing.T) {
-			c := openCatalog(t, url)
-			_, err := c.Up(t.Context(), 0)
-			do(t, err)
-			apply(t, c, metered)
+			c := openCatalog(t, fillAt(t, url, metered))
 			text := strings.ReplaceAll(inDatabase, "%", url) + fmt.Sprintf("counters = %q\n", redis.URL())
 			nodes := []*process{start(t, text), start(t, text)}
 			for i, p := range nodes {

@@ -28,10 +28,6 @@ func TestDatabaseAway(t *testing.T) {
 			t.Helper()
 			return s.Database(t), func() { s.Kill(t) }, func() { s.Restart(t) }
 		},
-		"hangs": func(t *testing.T, s *testpostgres.Server) (string, func(), func()) {
-			t.Helper()
-			return s.Database(t), func() { s.Pause(t) }, func() { s.Resume(t) }
-		},
 		"hangs, a standby takes over": func(t *testing.T, s *testpostgres.Server) (string, func(), func()) {
 			t.Helper()
 			url := s.Database(t)

@@ -2,10 +2,12 @@ package database
 
 import (
 	"context"
+	"database/sql"
 	"embed"
 	"errors"
 	"fmt"
-	"io/fs"
+	"path"
+	"strings"
 	"time"
 
 	"github.com/pressly/goose/v3"
@@ -34,7 +36,7 @@ type Schema struct {
 // provider returns goose. On PostgreSQL it holds a lock while it migrates, so that nodes
 // that start together take turns; SQLite has one writer anyway.
 func (d *DB) provider() (*goose.Provider, error) {
-	options := []goose.ProviderOption{goose.WithTableName("stint_migrations")}
+	options := []goose.ProviderOption{goose.WithTableName("stint_migrations"), goose.WithDisableGlobalRegistry(true)}
 	dialect, dir := goose.DialectSQLite3, "migrations/sqlite"
 	if d.Postgres() {
 		dialect, dir = goose.DialectPostgres, "migrations/postgres"
@@ -44,11 +46,41 @@ func (d *DB) provider() (*goose.Provider, error) {
 		}
 		options = append(options, goose.WithSessionLocker(locker))
 	}
-	files, err := fs.Sub(migrations, dir)
+	files, err := migrations.ReadDir(dir)
 	if err != nil {
 		return nil, err
 	}
-	return goose.NewProvider(dialect, d.Write, files, options...)
+	for _, f := range files {
+		m, err := migration(dir, f.Name())
+		if err != nil {
+			return nil, err
+		}
+		options = append(options, goose.WithGoMigrations(m))
+	}
+	return goose.NewProvider(dialect, d.Write, nil, options...)
+}
+
+// migration returns the migration of a file, each half of which is executed as a whole. Goose would split it, and take
+// four megabytes of memory for each line.
+func migration(dir, name string) (*goose.Migration, error) {
+	text, err := migrations.ReadFile(path.Join(dir, name))
+	if err != nil {
+		return nil, err
+	}
+	version, err := goose.NumericComponent(name)
+	if err != nil {
+		return nil, err
+	}
+	execute := func(sqls string) *goose.GoFunc {
+		return &goose.GoFunc{RunTx: func(ctx context.Context, tx *sql.Tx) error {
+			_, err := tx.ExecContext(ctx, sqls)
+			return err
+		}}
+	}
+	up, down, _ := strings.Cut(string(text), "\n-- +goose Down\n") // checked by a test
+	m := goose.NewGoMigration(version, execute(up), execute(down))
+	m.Source = strings.TrimSuffix(name, ".sql") + ".go" // goose takes no other
+	return m, nil
 }
 
 // Schema returns the state of the schema.
@@ -80,12 +112,12 @@ func (d *DB) Latest() (int64, error) {
 	return all[len(all)-1].Version, nil
 }
 
-// nameOf returns the name of a migration without its number and ending.
+// nameOf returns the name of a migration's source without its number and ending.
 func nameOf(file string) string {
 	var version int
 	var name string
 	_, _ = fmt.Sscanf(file, "%d_%s", &version, &name) // checked by a test
-	return name[:max(0, len(name)-len(".sql"))]
+	return name[:max(0, len(name)-len(".go"))]
 }
 
 // Up brings the schema up to date, or to a version if that is not 0, and returns what

@@ -45,10 +45,10 @@ func TestAdopt(t *testing.T) {
 	if err := old.Drop(t.Context(), record.MonthOf(long[0].At), int64(len(long))); err != nil {
 		t.Fatal(err)
 	}
-	all := recordtest.Events(3000, now.Add(-time.Minute), 6*time.Hour) // of two months
-	recordtest.Write(t, old, all[:2500]...)
+	all := recordtest.Events(1000, now.Add(-time.Minute), 6*time.Hour) // of two months
+	recordtest.Write(t, old, all[:800]...)
 	rollUp(t, old)
-	recordtest.Write(t, old, all[2500:]...) // and not all of it is counted
+	recordtest.Write(t, old, all[800:]...) // and not all of it is counted
 
 	two := []record.Month{recordtest.Month("2026-02"), recordtest.Month("2026-03")}
 	if _, err := s.Months(t.Context()); err == nil || !strings.Contains(err.Error(), "is being moved") {

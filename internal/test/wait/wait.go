@@ -9,8 +9,10 @@ import (
 )
 
 const (
-	// pause is the time between two looks, and report that between two lines about a condition that does not hold.
-	pause, report = 5 * time.Millisecond, 5 * time.Second
+	// The time between two looks grows from first to longest: a look may cost more than what is waited for.
+	first, longest = time.Millisecond, 20 * time.Millisecond
+	// report is the time between two lines about a condition that does not hold.
+	report = 5 * time.Second
 	// spare is the time before the deadline of the run in which a test that has waited in vain says so.
 	spare = 10 * time.Second
 	// most is how long is waited if the run has no deadline.
@@ -40,9 +42,8 @@ func Nil(t testing.TB, what string, check func() error) {
 			deadline = d.Add(-spare)
 		}
 	}
-	tick := time.NewTicker(pause)
-	defer tick.Stop()
-	for said := begin; ; <-tick.C {
+	said := begin
+	for pause := first; ; pause = min(2*pause, longest) {
 		err := check()
 		if err == nil {
 			return
@@ -55,5 +56,6 @@ func Nil(t testing.TB, what string, check func() error) {
 			said = now
 			t.Logf("has waited %v for: %s: %v", now.Sub(begin).Round(time.Second), what, err)
 		}
+		<-time.After(pause)
 	}
 }
