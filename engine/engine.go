@@ -327,7 +327,7 @@ func (e *Engine) answer(ctx context.Context, q *Request, v *Verdict, p purpose) 
 		r.Payer = Payer{who.User, who.Tenant, who.Key, who.Tier}
 		r.notable = !routine(v.Outcome, v.Shadowed() != nil)
 		if r.ID = v.ID; err != nil || !v.Outcome.Passed() {
-			e.abandon(ctx, r)
+			e.abandon(ctx, r, err != nil)
 			r = nil
 		}
 	}

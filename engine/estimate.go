@@ -41,7 +41,7 @@ func (e *Engine) learn(r *Reservation, receipt *Receipt) {
 	}
 	before := ""
 	for i := range receipt.Limits {
-		if s := &receipt.Limits[i]; s.Rule != before && s.Meter.OfModels() { // all limits of a rule have the same cost
+		if s := &receipt.Limits[i]; s.Rule != before && s.Meter.OfModels() && s.Used > 0 { // all limits of a rule have the same cost
 			e.usual.note(s.Rule, s.Used)
 			before = s.Rule
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"testing/synctest"
 
 	"github.com/stintdev/stint/engine"
 	"github.com/stintdev/stint/identity"
@@ -93,6 +94,44 @@ func TestEstimateUnneeded(t *testing.T) {
 	if _, err := e.Serve(t.Context(), &q, &v); err != nil {
 		t.Error("a request that no rule is about:", err)
 	}
+}
+
+// TestEstimateLeaves gives back what a language model was never asked for: the client has left while it was held.
+func TestEstimateLeaves(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, estimated+`
+[[rules]]
+name = "queue"
+match = { paths = ["/"] }
+count_by = ["user"]
+limits = [{ name = "queue", limit = "1/20s burst=3 leaky_bucket" }]
+`, engine.Options{})
+		q := ofModel(100, false)
+		if _, err := e.Serve(t.Context(), &q, &engine.Verdict{}); err != nil {
+			t.Fatal(err)
+		}
+		ctx, leave := context.WithCancel(t.Context())
+		left := make(chan error)
+		go func() {
+			_, err := e.Serve(ctx, &q, &engine.Verdict{})
+			left <- err
+		}()
+		synctest.Wait()
+		if got := taken(t, e, "tokens"); got != " 200" {
+			t.Errorf("while it is held,%s are taken", got)
+		}
+		leave()
+		if err := <-left; !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+		if err := e.Settled(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if got := taken(t, e, "tokens"); got != " 100" {
+			t.Errorf("after it has left,%s are taken, want 100", got)
+		}
+	})
 }
 
 // TestCovers reserves more while a response uses it, until there is no more. What was used is charged in the end.

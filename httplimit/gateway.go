@@ -259,7 +259,7 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	peer := peerOf(r)
 	q := engine.Request{Method: r.Method, Path: path, IgnoreCase: to.IgnoreCase, Headers: r.Header, Peer: peer, Cost: to.Cost}
 	if g.engine.Rules().OfModels() {
-		t.model = &modelCall{ctx: r.Context(), prices: g.prices, meter: g.models, maxBody: g.maxBody, path: path}
+		t.model = &modelCall{ctx: r.Context(), prices: g.prices, meter: g.models, maxBody: g.maxBody, path: path, body: &t.body}
 		q.Estimate = t.model.estimator(r)
 	}
 	serving, err := g.engine.Serve(t.Context, &q, &t.verdict)
@@ -280,7 +280,11 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		g.deny(w, r, v)
 	case g.maxBody > 0 && r.ContentLength > g.maxBody:
 		if serving != nil {
-			serving.End(engine.Usage{}, false)
+			used := engine.Usage{Meters: map[rule.Meter]int64{}}
+			if t.model != nil {
+				t.model.used(&used)
+			}
+			serving.End(used, false)
 		}
 		g.headers.Set(w.Header(), v)
 		g.tooLarge().Write(w, r)

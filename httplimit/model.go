@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"maps"
 	"net/http"
 	"strings"
 
@@ -30,6 +31,7 @@ type modelCall struct {
 
 	ctx      context.Context // of the request
 	serving  *engine.Serving // nil: nothing is counted
+	body     *body           // what the provider gets
 	response *llm.Response   // nil before the answer
 	upgraded bool            // the connection is for something else than an answer
 	failed   bool            // it is an error
@@ -108,8 +110,11 @@ func (c *modelCall) units(u *llm.Usage) map[rule.Meter]int64 {
 }
 
 func (c *modelCall) unitsOf(u *llm.Usage, m llm.Meter) (units int64, ok bool) {
-	if m != llm.Cost {
+	switch {
+	case m != llm.Cost:
 		return u.Tokens(m), true
+	case u.Total == 0:
+		return 0, true // whatever the price
 	}
 	units, err := c.prices.Cost(u, c.request.Model)
 	return units, err == nil
@@ -131,8 +136,8 @@ func (c *modelCall) answer(res *http.Response) {
 	res.Body = b
 }
 
-// used adds what the answer has used. Without an answer, the provider may have read the prompt, and the client has got nothing.
-// What a connection was used for that was upgraded is not known.
+// used adds what the answer has used. Providers do not bill what they were never sent, nor errors without usage.
+// Without an answer, the provider may have read the prompt. What an upgraded connection was used for is not known.
 func (c *modelCall) used(u *engine.Usage) (failed bool) {
 	if u.Model = c.request.Model; !settle.ValidModel(u.Model) {
 		u.Model = "" // the client has sent it
@@ -140,13 +145,17 @@ func (c *modelCall) used(u *engine.Usage) (failed bool) {
 	if c.upgraded {
 		return false
 	}
-	got := llm.Usage{Input: c.request.Prompt, Total: c.request.Prompt, Estimated: true, Failed: true}
-	if c.response != nil {
+	got := llm.Usage{Failed: true}
+	switch {
+	case c.response != nil:
 		got = c.response.End()
+		if got.Estimated && c.failed {
+			got = llm.Usage{Model: got.Model, Failed: true}
+		}
+	case c.body.begun.Load():
+		got.Input, got.Total, got.Estimated = c.request.Prompt, c.request.Prompt, true
 	}
-	for m, n := range c.units(&got) {
-		u.Meters[m] = n
-	}
+	maps.Copy(u.Meters, c.units(&got))
 	if got.Model != "" && settle.ValidModel(got.Model) {
 		u.Model = got.Model
 	}

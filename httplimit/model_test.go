@@ -412,20 +412,35 @@ func TestModelCutEncoded(t *testing.T) {
 	<-gone
 }
 
-// TestModelUnanswered charges requests that get no answer for their prompt, by an estimate that is marked so. A connection that
-// is upgraded stays charged as it was reserved, and is no failure.
+// TestModelUnanswered charges requests that get no answer for their prompt, by an estimate that is marked so, and nothing if
+// the provider has got nothing of them, or has answered with an error. A connection that is upgraded stays charged as it was
+// reserved, and is no failure.
 func TestModelUnanswered(t *testing.T) {
 	t.Parallel()
 	const request = `{"model":"gpt-x","max_tokens":2000,"messages":[{"role":"user","content":"How many geese are there on the pond today?"}]}`
+	failing := func(body string) func(chan<- struct{}) http.HandlerFunc {
+		return func(chan<- struct{}) http.HandlerFunc {
+			return func(w http.ResponseWriter, _ *http.Request) {
+				w.Header().Set("Content-Type", "application/json")
+				w.WriteHeader(http.StatusServiceUnavailable)
+				_, _ = io.WriteString(w, body)
+			}
+		}
+	}
 	for name, c := range map[string]struct {
-		provider func(arrived chan<- struct{}) http.HandlerFunc
+		provider func(arrived chan<- struct{}) http.HandlerFunc // nil: it cannot be reached
 		route    httplimit.Route
+		maxBody  int64
 		leaves   bool
 		status   int
 		tokens   [2]int64 // from, to
 		output   int64
 		guessed  bool
 	}{
+		"unreachable": {status: http.StatusBadGateway},
+		"too large":   {maxBody: 20, status: http.StatusRequestEntityTooLarge},
+		"error":       {provider: failing(`{"error":{"message":"overloaded"}}`), status: http.StatusServiceUnavailable},
+		"reported":    {provider: failing(`{"error":{},"usage":{"prompt_tokens":30,"completion_tokens":1}}`), status: http.StatusServiceUnavailable, tokens: [2]int64{31, 31}},
 		"broken": {provider: func(chan<- struct{}) http.HandlerFunc {
 			return func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }
 		}, status: http.StatusBadGateway, tokens: [2]int64{8, 30}, guessed: true},
@@ -444,8 +459,11 @@ func TestModelUnanswered(t *testing.T) {
 			arrived := make(chan struct{}, 1)
 			book := make(receipts, 1)
 			e := ledgerEngine(t, modelRules, identity.Options{}, book)
-			c.route.Targets = []string{serve(t, c.provider(arrived), false).URL}
-			_, s := gateway(t, httplimit.GatewayOptions{Engine: e, Routes: []httplimit.Route{c.route}})
+			c.route.Targets = []string{"http://127.0.0.1:1"} // no one listens there
+			if c.provider != nil {
+				c.route.Targets = []string{serve(t, c.provider(arrived), false).URL}
+			}
+			_, s := gateway(t, httplimit.GatewayOptions{Engine: e, Routes: []httplimit.Route{c.route}, MaxBody: c.maxBody})
 			ctx, leave := context.WithCancel(t.Context())
 			defer leave()
 			r, err := http.NewRequestWithContext(ctx, http.MethodPost, s.URL+"/v1/chat/completions", strings.NewReader(request))

@@ -56,6 +56,7 @@ func tripOf(ctx context.Context) *trip { return ctx.Value(tripKey{}).(*trip) }
 // another target: the server closes it in the end.
 type body struct {
 	io.ReadCloser
+	begun   atomic.Bool // there was a connection, and the target got some of it
 	failed  atomic.Bool // reading it failed, which is the client's fault
 	slow    atomic.Bool // because the server's deadline has passed
 	unread  atomic.Bool // with HTTP/1, its end was not read yet
@@ -65,6 +66,7 @@ type body struct {
 
 func (b *body) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
+	b.begun.Store(true)
 	switch {
 	case errors.Is(err, io.EOF):
 		b.unread.Store(false)
