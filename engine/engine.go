@@ -72,8 +72,8 @@ type Request struct {
 // Estimate is what a request may use, before it is served. At most a quarter of a limit is reserved for it.
 type Estimate struct {
 	Meters map[rule.Meter]int64
-	// Open says that the request declares no cap, so that it may use more. What 95 of 100 such requests have
-	// used under a rule is reserved then, or else what the rule reserves.
+	// Open says that the request declares no cap, so that it may use more. What 95 of 100 such requests of
+	// its tenant, or else of its user, key or address, have used under a rule is reserved then, or else what the rule reserves.
 	Open bool
 }
 

@@ -3,6 +3,7 @@ package engine_test
 import (
 	"context"
 	"errors"
+	"strconv"
 	"testing"
 	"testing/synctest"
 
@@ -70,6 +71,27 @@ func TestEstimate(t *testing.T) {
 	}
 	if got := served(ofModel(5, true), 0); got != 17 { // the upper bound of a bucket
 		t.Errorf("%d are reserved for a request like others that have used 16", got)
+	}
+	for name, other := range map[string]identity.Subject{"user": {User: "bob"}, "tenant": {User: "alice", Tenant: "t"}} {
+		q := ofModel(5, true)
+		q.Subject = &other
+		if got := served(q, 0); got != 10 {
+			t.Errorf("%d are reserved for a request of another %s, want 10", got, name)
+		}
+	}
+	by := func(user string) engine.Request {
+		q := ofModel(5, true)
+		q.Subject = &identity.Subject{User: user}
+		return q
+	}
+	for i := range 4100 { // more than are known
+		served(by("u"+strconv.Itoa(i)), 1)
+	}
+	for range 40 {
+		served(by("zoe"), 16)
+	}
+	if got := served(by("zoe"), 0); got != 17 {
+		t.Errorf("%d are reserved for the latest of many users, want 17", got)
 	}
 	if got := served(ofModel(5, false), 0); got != 5 {
 		t.Errorf("%d are reserved for a request with a cap", got)
