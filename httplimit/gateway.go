@@ -55,7 +55,8 @@ type GatewayOptions struct {
 // Headers that the engine's identity accepts from trusted proxies only are removed from
 // other requests, and from trailers. So are, from all requests, other spellings of them
 // that a service may read as the same name: in CGI and WSGI, X_User_ID is X-User-ID. A token
-// that was not accepted, and did not lead to a rejection, is removed, too.
+// that was not accepted, and did not lead to a rejection, is removed, too. So are headers by which a target may serve
+// another method or path than the one that was decided: see Route.
 //
 // A request that gets no connection is tried on up to two other targets. A request that
 // was sent is not sent again, except by net/http itself: a GET or the like without a
@@ -295,7 +296,7 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		if g.headers.Has(ID) {
 			t.id = v.ID.String()
 		}
-		t.guard.Headers = g.engine.Identity().Headers()
+		t.guard = guard{g.engine.Identity().Headers(), to.OverrideHeaders}
 		if serving == nil {
 			g.pass(w, w, r, t)
 			return

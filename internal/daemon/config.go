@@ -261,6 +261,7 @@ type Upstream struct {
 	PreserveHost    bool     `json:"preserve_host,omitempty"`
 	Case            string   `json:"case,omitempty"` // exact or ignore; default exact
 	LenientPaths    bool     `json:"lenient_paths,omitempty"`
+	OverrideHeaders bool     `json:"override_headers,omitempty"`
 	Cost            int64    `json:"cost,omitempty"`
 	DialTimeout     Duration `json:"dial_timeout,omitzero"`
 	ResponseTimeout Duration `json:"response_timeout,omitzero"`
