@@ -3,6 +3,7 @@ package httplimit_test
 import (
 	"bufio"
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -278,6 +279,83 @@ func TestModelDenied(t *testing.T) {
 			a.header.Get("Retry-After") == "" || a.header.Get("X-Should-Retry") != "false" || a.header.Get("Content-Type") != "application/json" {
 			t.Errorf("%s: %d %v %s", path, a.status, a.header, body)
 		}
+	}
+}
+
+// TestModelErrors says whatever goes wrong as clients of the providers know it, on all paths of a rule about models, and on
+// those of the providers' APIs. Elsewhere it is a problem.
+func TestModelErrors(t *testing.T) {
+	t.Parallel()
+	const rules = `
+[[rules]]
+name = "tokens"
+match = { paths = ["/up/**", "/slow/**", "/blocked/**"], methods = ["POST"] }
+cost = { meter = "llm.total_tokens" }
+limits = [{ name = "tokens", limit = "10000/1000h fixed_window" }]
+[[rules]]
+name = "blocked"
+match = { paths = ["/blocked/**"] }
+action = "block"
+`
+	slow := serve(t, waiting(make(chan struct{}, 10)), false).URL
+	_, s := gateway(t, httplimit.GatewayOptions{
+		Engine:  gatewayEngine(t, rules, identity.Options{Directory: failing{}, JWT: &identity.JWTOptions{Secret: tokenSecret}}),
+		MaxBody: 1000,
+		Routes: []httplimit.Route{
+			{Prefix: "/up", StripPrefix: true, Targets: []string{"http://127.0.0.1:1"}}, // no one listens there
+			{Prefix: "/plain", Targets: []string{"http://127.0.0.1:1"}},
+			{Prefix: "/blocked", Targets: []string{slow}},
+			{Prefix: "/slow", Targets: []string{slow}, Timeout: 50 * time.Millisecond},
+		},
+	})
+	for _, c := range []struct {
+		path, header      string
+		size              int
+		status            int
+		openAI, anthropic string // type, code; type
+	}{
+		{"/up", "", 10, 502, "server_error bad_gateway", "api_error"},
+		{"/slow", "", 10, 504, "server_error gateway_timeout", "timeout_error"},
+		{"/up", "", 2000, 413, "invalid_request_error request_entity_too_large", "request_too_large"},
+		{"/up", "Authorization: Bearer x", 10, 401, "invalid_request_error invalid_api_key", "authentication_error"},
+		{"/up", "X-API-Key: stint_0123456789abcdef_0123456789abcdef0123456789abcdef", 10, 503, "server_error service_unavailable", "overloaded_error"},
+		{"/blocked", "", 10, 403, "invalid_request_error forbidden", "permission_error"},
+		{"", "", 10, 404, "invalid_request_error not_found", "not_found_error"},
+		{"/up/%00", "", 10, 400, "invalid_request_error bad_request", "invalid_request_error"},
+	} {
+		for api, path := range map[string]string{"openai": "/v1/chat/completions", "anthropic": "/v1/messages", "other": "/v1/models", "version": "/v1/models"} {
+			if c.path == "" && path == "/v1/models" {
+				continue // it might be any API's
+			}
+			r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.URL+c.path+path, strings.NewReader(strings.Repeat("x", c.size)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if name, value, ok := strings.Cut(c.header, ": "); ok {
+				r.Header.Set(name, value)
+			}
+			if api == "version" {
+				r.Header.Set("Anthropic-Version", "2023-06-01")
+			}
+			a, body := ask(t, r)
+			var got struct {
+				Type  string
+				Error struct{ Type, Code, Message string }
+			}
+			if err := json.Unmarshal([]byte(body), &got); err != nil || got.Error.Message == "" || a.header.Get("Content-Type") != "application/json" {
+				t.Errorf("%s%s: %v, %v, %s", c.path, path, err, a.header, body)
+			}
+			says, want := got.Error.Type+" "+got.Error.Code, c.openAI
+			if api == "anthropic" || api == "version" {
+				says, want = got.Type+" "+got.Error.Type, "error "+c.anthropic
+			}
+			if a.status != c.status || says != want {
+				t.Errorf("%s%s, %s: %d %s, want %d %s", c.path, path, api, a.status, says, c.status, want)
+			}
+		}
+	}
+	if a, body := prompt(t, s.URL+"/plain/x", "{}"); a.status != http.StatusBadGateway || a.header.Get("Content-Type") != "application/problem+json" {
+		t.Errorf("elsewhere: %d %v %s", a.status, a.header, body)
 	}
 }
 

@@ -25,6 +25,7 @@ import (
 type trip struct {
 	context.Context
 	route   *route
+	in      *http.Request // as the client has sent it
 	verdict engine.Verdict
 	peer    string // its address
 	guard   guard
@@ -270,7 +271,7 @@ func (g *Gateway) fail(w http.ResponseWriter, r *http.Request, err error) {
 			slog.String("target", t.target.name), slog.Int("status", p.Status), slog.Any("error", err))
 	}
 	g.headers.Set(w.Header(), &t.verdict)
-	p.Write(w, r)
+	g.refuse(w, t.in, t.route, &t.verdict, p)
 }
 
 // diagnose says what went wrong. It does not name the target, which is not for clients.
