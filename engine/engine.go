@@ -69,7 +69,8 @@ type Request struct {
 	Held bool
 }
 
-// Estimate is what a request may use, before it is served. At most a quarter of a limit is reserved for it.
+// Estimate is what a request may use, before it is served. At most a quarter of a limit is reserved for it. Of a meter that
+// is 0 nothing is charged, whatever the request uses. One that is missing is charged as the rule says.
 type Estimate struct {
 	Meters map[rule.Meter]int64
 	// Open says that the request declares no cap, so that it may use more. What 95 of 100 such requests of

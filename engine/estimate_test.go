@@ -61,7 +61,7 @@ func TestEstimate(t *testing.T) {
 		estimate int64
 		open     bool
 		want     int64
-	}{{100, false, 100}, {1, false, 1}, {0, false, 10}, {1 << 50, false, 250}, {5, true, 10}, {25, true, 25}} {
+	}{{100, false, 100}, {1, false, 1}, {0, true, 10}, {1 << 50, false, 250}, {5, true, 10}, {25, true, 25}} {
 		if got := served(ofModel(c.estimate, c.open), 0); got != c.want {
 			t.Errorf("%d are reserved for %d, open %v, want %d", got, c.estimate, c.open, c.want)
 		}
@@ -95,6 +95,39 @@ func TestEstimate(t *testing.T) {
 	}
 	if got := served(ofModel(5, false), 0); got != 5 {
 		t.Errorf("%d are reserved for a request with a cap", got)
+	}
+}
+
+// TestEstimateNothing charges nothing for a request that uses nothing, and lets it pass when all is used up.
+func TestEstimateNothing(t *testing.T) {
+	t.Parallel()
+	e := start(t, estimated, engine.Options{})
+	for _, more := range []int64{0, 1000, 5000} {
+		if more > 0 {
+			q := ofModel(1, false)
+			s, err := e.Serve(t.Context(), &q, &engine.Verdict{})
+			if err != nil || s == nil {
+				t.Fatal(err)
+			}
+			s.End(engine.Usage{Meters: map[rule.Meter]int64{"llm.total_tokens": more}}, false)
+			if err := e.Settled(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		before := taken(t, e, "tokens")
+		q := ofModel(0, false)
+		var v engine.Verdict
+		s, err := e.Serve(t.Context(), &q, &v)
+		if err != nil || !v.Outcome.Passed() {
+			t.Fatal(summary(v), err)
+		}
+		s.End(engine.Usage{Meters: map[rule.Meter]int64{"llm.total_tokens": 7}}, false)
+		if err := e.Settled(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if got := taken(t, e, "tokens"); got != before {
+			t.Errorf("%s are taken, want%s", got, before)
+		}
 	}
 }
 

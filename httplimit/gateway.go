@@ -267,11 +267,14 @@ func (g *Gateway) serve(w http.ResponseWriter, r *http.Request, path string, to 
 	q := engine.Request{Method: r.Method, Path: path, IgnoreCase: to.IgnoreCase, Headers: r.Header, Peer: peer, Cost: to.Cost}
 	if g.engine.Rules().OfModels() {
 		t.model = &modelCall{ctx: r.Context(), prices: g.prices, meter: g.models, maxBody: g.maxBody, path: path, body: &t.body}
+		if !to.OverrideHeaders {
+			t.model.method = r.Method
+		}
 		q.Estimate = t.model.estimator(r)
 	}
 	serving, err := g.engine.Serve(t.Context, &q, &t.verdict)
-	if t.model != nil && !t.model.read {
-		t.model = nil // no rule that applies is about language models
+	if t.model != nil && (!t.model.read || t.model.idle) {
+		t.model = nil // no rule that applies is about language models, or it asks them for nothing
 	}
 	switch v := &t.verdict; {
 	case err != nil && r.Context().Err() != nil:

@@ -23,10 +23,12 @@ const maxPrompt = 1 << 20
 type modelCall struct {
 	prices  *llm.Prices
 	meter   *ModelMeter
-	maxBody int64 // of a request; 0: any
+	maxBody int64  // of a request; 0: any
+	method  string // empty: any, as a header may replace it
 	path    string
 	request llm.Request
 	read    bool // the request
+	idle    bool // it asks a model for nothing
 	asked   bool // for usage, in the client's name
 
 	ctx      context.Context // of the request
@@ -50,12 +52,19 @@ func (c *modelCall) estimator(r *http.Request) func(context.Context) (engine.Est
 // estimate reads the request's body, or the beginning of it, and returns what it may use. The request gets a body
 // that begins with what was read.
 func (c *modelCall) estimate(r *http.Request) (engine.Estimate, error) {
-	if c.read = true; r.Body == nil || r.Body == http.NoBody || r.ContentLength == 0 {
-		return engine.Estimate{}, nil
+	c.read = true
+	var begin []byte
+	switch bodiless := r.Body == nil || r.Body == http.NoBody || r.ContentLength == 0; {
+	case bodiless && r.Header["Upgrade"] != nil:
+		return engine.Estimate{}, nil // what is asked for is not known
+	case !bodiless && llm.Generates(c.method, c.path):
+		var err error
+		if begin, err = io.ReadAll(io.LimitReader(r.Body, maxPrompt)); err != nil {
+			return engine.Estimate{}, &bodyError{err}
+		}
 	}
-	begin, err := io.ReadAll(io.LimitReader(r.Body, maxPrompt))
-	if err != nil {
-		return engine.Estimate{}, &bodyError{err}
+	if c.idle = len(begin) == 0; c.idle {
+		return engine.Estimate{Meters: c.units(&llm.Usage{})}, nil
 	}
 	size := max(r.ContentLength, -1)
 	if size < 0 && len(begin) < maxPrompt {
@@ -69,7 +78,11 @@ func (c *modelCall) estimate(r *http.Request) (engine.Estimate, error) {
 	}
 	r.Body = &begunBody{Reader: io.MultiReader(bytes.NewReader(begin), r.Body), Closer: r.Body}
 	u, capped := c.request.Reserve()
-	return engine.Estimate{Meters: c.units(&u), Open: !capped}, nil
+	units := c.units(&u)
+	for m, n := range units {
+		units[m] = max(n, 1) // so that it is settled
+	}
+	return engine.Estimate{Meters: units, Open: !capped}, nil
 }
 
 // begunBody is a body of which the beginning was read before.

@@ -170,6 +170,36 @@ func TestModelAnswers(t *testing.T) {
 	}
 }
 
+// TestModelIdle charges no tokens for what asks a model for nothing, whatever its answer says.
+func TestModelIdle(t *testing.T) {
+	t.Parallel()
+	m := newModels(t, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = io.WriteString(w, `{"data":[],"usage":{"prompt_tokens":30,"completion_tokens":12}}`)
+	})
+	for i, c := range []struct {
+		method, path, body string
+		tokens             int64 // so far
+	}{
+		{"GET", "/v1/models", "", 0},
+		{"DELETE", "/v1/responses/r1", "{}", 0},
+		{"POST", "/v1/responses/r1/cancel", "", 0},
+		{"POST", "/v1/messages/count_tokens", `{"messages":[]}`, 0},
+		{"POST", "/v1/threads/t1/messages", `{"content":"hi"}`, 0},
+		{"POST", "/v1/messages", `{"messages":[]}`, 42},
+		{"POST", "/v1/unknown", `{"model":"x"}`, 84},
+	} {
+		r, err := http.NewRequestWithContext(t.Context(), c.method, m.url+c.path, strings.NewReader(c.body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if a, _ := ask(t, r); a.status != http.StatusOK {
+			t.Errorf("%s %s: %d", c.method, c.path, a.status)
+		}
+		m.want(t, c.path, map[string]int64{"tokens": c.tokens, "requests": int64(i + 1)})
+	}
+}
+
 // TestModelReserve reserves what a request may use while it is served: its prompt and its cap, but not more than a quarter
 // of the limit. Without a cap it is what the rule says, and what such requests have used once there are enough of them.
 func TestModelReserve(t *testing.T) {
