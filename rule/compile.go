@@ -50,6 +50,7 @@ type Compiled struct {
 	OnFailure  OnFailure
 	Status     int
 	Message    string
+	RetryAfter time.Duration // 0: as computed
 	Style      Style
 
 	*conditions
@@ -262,21 +263,22 @@ func (m *Match) conditions() int {
 // compile compiles a valid rule, in place.
 func compile(c *Compiled, r *checked, shared map[string]*conditions) {
 	*c = Compiled{
-		Name:      r.Name,
-		Enabled:   r.enabled(),
-		Action:    cmp.Or(r.Action, Reject),
-		MaxDelay:  time.Duration(r.MaxDelay),
-		Priority:  r.Priority,
-		Group:     r.Group,
-		Replaces:  r.Replaces,
-		OnFailure: cmp.Or(r.OnStoreFailure, Local),
-		Status:    r.status(),
-		Message:   r.Response.Message,
-		Style:     r.Response.Style,
-		match:     r.Match.clone(),
-		cost:      r.Cost,
-		regions:   r.Regions,
-		share:     shareOf(r.Rule),
+		Name:       r.Name,
+		Enabled:    r.enabled(),
+		Action:     cmp.Or(r.Action, Reject),
+		MaxDelay:   time.Duration(r.MaxDelay),
+		Priority:   r.Priority,
+		Group:      r.Group,
+		Replaces:   r.Replaces,
+		OnFailure:  cmp.Or(r.OnStoreFailure, Local),
+		Status:     r.status(),
+		Message:    r.Response.Message,
+		RetryAfter: time.Duration(r.Response.RetryAfter),
+		Style:      r.Response.Style,
+		match:      r.Match.clone(),
+		cost:       r.Cost,
+		regions:    r.Regions,
+		share:      shareOf(r.Rule),
 	}
 	key := r.conditionsKey()
 	if c.conditions = shared[key]; c.conditions == nil {
