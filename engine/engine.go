@@ -122,6 +122,7 @@ type Engine struct {
 	settler settler
 	usual   histories
 	watches watches
+	off     atomic.Bool
 	work    sync.Pool
 }
 
@@ -202,6 +203,13 @@ func (e *Engine) Use(rules *rule.Set, who *identity.Resolver) error {
 	e.usual.keep(rules)
 	return nil
 }
+
+// Disable lets every request pass, whatever rules and bans say, or ends that. Nothing is counted meanwhile. Credentials that
+// are not accepted are still rejected: targets trust that.
+func (e *Engine) Disable(off bool) { e.off.Store(off) }
+
+// Disabled reports whether every request passes.
+func (e *Engine) Disabled() bool { return e.off.Load() }
 
 // Rules returns the rules in use.
 func (e *Engine) Rules() *rule.Set { return e.current.Load().rules }
@@ -345,7 +353,14 @@ func (e *Engine) answer(ctx context.Context, q *Request, v *Verdict, p purpose) 
 }
 
 func (e *Engine) decide(ctx context.Context, q *Request, w *work, v *Verdict, peek bool) error {
-	if done, err := e.identify(ctx, q, w, v); done || err != nil {
+	done, err := e.identify(ctx, q, w, v)
+	if err == nil && e.off.Load() {
+		if *v = (Verdict{ID: v.ID, At: v.At, Limits: v.Limits, Subject: v.Subject, Method: v.Method}); w.refused != nil {
+			v.refuse(w.refused)
+		}
+		return nil
+	}
+	if done || err != nil {
 		return err
 	}
 	if len(v.Subject.Others) > 0 {
