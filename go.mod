@@ -44,6 +44,8 @@ require (
 	pgregory.net/rapid v1.3.0
 )
 
+require go.uber.org/atomic v1.12.0 // indirect
+
 require (
 	cel.dev/expr v0.25.3 // indirect
 	github.com/andybalholm/brotli v1.2.3 // indirect
@@ -94,6 +96,7 @@ require (
 	github.com/prometheus/client_model v0.6.3 // indirect
 	github.com/prometheus/common v0.72.0 // indirect
 	github.com/prometheus/procfs v0.22.0 // indirect
+	github.com/redis/go-redis/v9 v9.23.0
 	github.com/remyoudompheng/bigfft v0.0.0-20230129092748-24d4a6f8daec // indirect
 	github.com/rs/cors v1.11.1 // indirect
 	github.com/russross/blackfriday/v2 v2.1.0 // indirect

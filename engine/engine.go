@@ -69,11 +69,12 @@ type Request struct {
 	Held bool
 }
 
-// Estimate is what a request may use, before it is served. At most a quarter of a limit is reserved for it.
+// Estimate is what a request may use, before it is served. At most a quarter of a limit is reserved for it. Of a meter that
+// is 0 nothing is charged, whatever the request uses. One that is missing is charged as the rule says.
 type Estimate struct {
 	Meters map[rule.Meter]int64
-	// Open says that the request declares no cap, so that it may use more. What 95 of 100 such requests have
-	// used under a rule is reserved then, or else what the rule reserves.
+	// Open says that the request declares no cap, so that it may use more. What 95 of 100 such requests of
+	// its tenant, or else of its user, key or address, have used under a rule is reserved then, or else what the rule reserves.
 	Open bool
 }
 
@@ -120,6 +121,7 @@ type Engine struct {
 	settler settler
 	usual   histories
 	watches watches
+	off     atomic.Bool
 	work    sync.Pool
 }
 
@@ -195,6 +197,13 @@ func (e *Engine) Use(rules *rule.Set, who *identity.Resolver) error {
 	e.usual.keep(rules)
 	return nil
 }
+
+// Disable lets every request pass, whatever rules and bans say, or ends that. Nothing is counted meanwhile. Credentials that
+// are not accepted are still rejected: targets trust that.
+func (e *Engine) Disable(off bool) { e.off.Store(off) }
+
+// Disabled reports whether every request passes.
+func (e *Engine) Disabled() bool { return e.off.Load() }
 
 // Rules returns the rules in use.
 func (e *Engine) Rules() *rule.Set { return e.current.Load().rules }
@@ -313,7 +322,7 @@ func (e *Engine) answer(ctx context.Context, q *Request, v *Verdict, p purpose) 
 		r.Payer = Payer{who.User, who.Tenant, who.Key, who.Tier}
 		r.notable = !routine(v.Outcome, v.Shadowed() != nil)
 		if r.ID = v.ID; err != nil || !v.Outcome.Passed() {
-			e.abandon(ctx, r)
+			e.abandon(ctx, r, err != nil)
 			r = nil
 		}
 	}
@@ -330,7 +339,14 @@ func (e *Engine) answer(ctx context.Context, q *Request, v *Verdict, p purpose) 
 }
 
 func (e *Engine) decide(ctx context.Context, q *Request, w *work, v *Verdict, peek bool) error {
-	if done, err := e.identify(ctx, q, w, v); done || err != nil {
+	done, err := e.identify(ctx, q, w, v)
+	if err == nil && e.off.Load() {
+		if *v = (Verdict{ID: v.ID, At: v.At, Limits: v.Limits, Subject: v.Subject, Method: v.Method}); w.refused != nil {
+			v.refuse(w.refused)
+		}
+		return nil
+	}
+	if done || err != nil {
 		return err
 	}
 	if len(v.Subject.Others) > 0 {

@@ -505,6 +505,34 @@ limits = [ { name = "all", limit = "1000/1h fixed_window" } ]
 	}
 }
 
+// TestDisable lets everything pass but credentials that are not accepted, and counts nothing meanwhile.
+func TestDisable(t *testing.T) {
+	t.Parallel()
+	who, err := identity.New(identity.Options{JWT: &identity.JWTOptions{Secret: "a secret of at least thirty-two bytes"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := start(t, "[[rules]]\nname = \"one\"\nlimits = [{ name = \"one\", limit = \"1/1000h\" }]\n", engine.Options{Identity: who})
+	e.Disable(true)
+	q := engine.Request{Method: "GET", Path: "/", Peer: netip.MustParseAddr("192.0.2.1")}
+	for range 3 {
+		if v := decide(t, e, q); v.Outcome != engine.Allowed || len(v.Limits) > 0 || v.Rule != nil {
+			t.Errorf("%+v", v)
+		}
+	}
+	bad := q
+	bad.Headers = map[string][]string{"Authorization": {"Bearer x"}}
+	if v := decide(t, e, bad); v.Outcome != engine.Unauthorized || v.Status != 401 {
+		t.Errorf("a bad token: %+v", v)
+	}
+	e.Disable(false)
+	for _, want := range []engine.Outcome{engine.Allowed, engine.Denied} {
+		if v := decide(t, e, q); v.Outcome != want {
+			t.Errorf("%v, want %v", v.Outcome, want)
+		}
+	}
+}
+
 // TestThrottle holds requests, in virtual time.
 func TestThrottle(t *testing.T) {
 	t.Parallel()

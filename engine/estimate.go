@@ -21,30 +21,48 @@ func (e *Engine) estimate(ctx context.Context, q *Request, w *work) error {
 		return err
 	}
 	if w.attrs.Estimate = got.Meters; got.Open {
-		w.attrs.Usual = e.usual.of
+		who := payerOf(&w.attrs)
+		w.attrs.Usual = func(rule string) int64 { return e.usual.of(historyKey{rule, who}) }
 	}
 	return nil
 }
 
+// payerOf returns whose requests a request is like: its tenant's, or else its user's, its API key's, or its address's.
+func payerOf(a *rule.Attrs) string {
+	switch {
+	case a.Tenant != "":
+		return "tenant:" + a.Tenant
+	case a.User != "":
+		return "user:" + a.User
+	case a.APIKey != "":
+		return "key:" + a.APIKey
+	}
+	return a.Net.String()
+}
+
 // learn notes what a request without a cap has used.
 func (e *Engine) learn(r *Reservation, receipt *Receipt) {
-	if !r.uncapped || receipt.Repeated {
+	if r.like == "" || receipt.Repeated {
 		return
 	}
 	before := ""
 	for i := range receipt.Limits {
-		if s := &receipt.Limits[i]; s.Rule != before && s.Meter.OfModels() { // all limits of a rule have the same cost
-			e.usual.note(s.Rule, s.Used)
+		if s := &receipt.Limits[i]; s.Rule != before && s.Meter.OfModels() && s.Used > 0 { // all limits of a rule have the same cost
+			e.usual.note(historyKey{s.Rule, r.like}, s.Used)
 			before = s.Rule
 		}
 	}
 }
 
-// histories are what requests without a cap have used, by rule. It is safe for concurrent use.
+// histories are what requests without a cap have used, by rule and client: no one changes what is reserved for others.
+// When there are too many, any one is forgotten. It is safe for concurrent use.
 type histories struct {
 	mu  sync.Mutex
-	all map[string]*history
+	all map[historyKey]*history
 }
+
+// historyKey is a rule's name, and whose requests they are.
+type historyKey struct{ rule, who string }
 
 const (
 	maxHistories = 4096
@@ -53,28 +71,31 @@ const (
 )
 
 // note adds what a request has used.
-func (h *histories) note(rule string, units int64) {
+func (h *histories) note(key historyKey, units int64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	one := h.all[rule]
+	one := h.all[key]
 	if one == nil {
-		if len(h.all) >= maxHistories {
-			return
-		}
 		if h.all == nil {
-			h.all = map[string]*history{}
+			h.all = map[historyKey]*history{}
+		}
+		for other := range h.all {
+			if len(h.all) < maxHistories {
+				break
+			}
+			delete(h.all, other)
 		}
 		one = new(history)
-		h.all[rule] = one
+		h.all[key] = one
 	}
 	one.note(units)
 }
 
 // of returns what 95 of 100 requests have used at most, or 0 if that is not known.
-func (h *histories) of(rule string) int64 {
+func (h *histories) of(key historyKey) int64 {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if one := h.all[rule]; one != nil {
+	if one := h.all[key]; one != nil {
 		return one.most()
 	}
 	return 0
@@ -91,7 +112,7 @@ func (h *histories) keep(rules *rule.Set) {
 	for _, r := range rules.Rules() {
 		known[r.Name] = true
 	}
-	maps.DeleteFunc(h.all, func(name string, _ *history) bool { return !known[name] })
+	maps.DeleteFunc(h.all, func(key historyKey, _ *history) bool { return !known[key.rule] })
 }
 
 // history counts requests by the units that they have used, in buckets that are an eighth of a power of two wide.

@@ -3,7 +3,9 @@ package engine_test
 import (
 	"context"
 	"errors"
+	"strconv"
 	"testing"
+	"testing/synctest"
 
 	"github.com/stintdev/stint/engine"
 	"github.com/stintdev/stint/identity"
@@ -59,7 +61,7 @@ func TestEstimate(t *testing.T) {
 		estimate int64
 		open     bool
 		want     int64
-	}{{100, false, 100}, {1, false, 1}, {0, false, 10}, {1 << 50, false, 250}, {5, true, 10}, {25, true, 25}} {
+	}{{100, false, 100}, {1, false, 1}, {0, true, 10}, {1 << 50, false, 250}, {5, true, 10}, {25, true, 25}} {
 		if got := served(ofModel(c.estimate, c.open), 0); got != c.want {
 			t.Errorf("%d are reserved for %d, open %v, want %d", got, c.estimate, c.open, c.want)
 		}
@@ -70,8 +72,62 @@ func TestEstimate(t *testing.T) {
 	if got := served(ofModel(5, true), 0); got != 17 { // the upper bound of a bucket
 		t.Errorf("%d are reserved for a request like others that have used 16", got)
 	}
+	for name, other := range map[string]identity.Subject{"user": {User: "bob"}, "tenant": {User: "alice", Tenant: "t"}} {
+		q := ofModel(5, true)
+		q.Subject = &other
+		if got := served(q, 0); got != 10 {
+			t.Errorf("%d are reserved for a request of another %s, want 10", got, name)
+		}
+	}
+	by := func(user string) engine.Request {
+		q := ofModel(5, true)
+		q.Subject = &identity.Subject{User: user}
+		return q
+	}
+	for i := range 4100 { // more than are known
+		served(by("u"+strconv.Itoa(i)), 1)
+	}
+	for range 40 {
+		served(by("zoe"), 16)
+	}
+	if got := served(by("zoe"), 0); got != 17 {
+		t.Errorf("%d are reserved for the latest of many users, want 17", got)
+	}
 	if got := served(ofModel(5, false), 0); got != 5 {
 		t.Errorf("%d are reserved for a request with a cap", got)
+	}
+}
+
+// TestEstimateNothing charges nothing for a request that uses nothing, and lets it pass when all is used up.
+func TestEstimateNothing(t *testing.T) {
+	t.Parallel()
+	e := start(t, estimated, engine.Options{})
+	for _, more := range []int64{0, 1000, 5000} {
+		if more > 0 {
+			q := ofModel(1, false)
+			s, err := e.Serve(t.Context(), &q, &engine.Verdict{})
+			if err != nil || s == nil {
+				t.Fatal(err)
+			}
+			s.End(engine.Usage{Meters: map[rule.Meter]int64{"llm.total_tokens": more}}, false)
+			if err := e.Settled(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		before := taken(t, e, "tokens")
+		q := ofModel(0, false)
+		var v engine.Verdict
+		s, err := e.Serve(t.Context(), &q, &v)
+		if err != nil || !v.Outcome.Passed() {
+			t.Fatal(summary(v), err)
+		}
+		s.End(engine.Usage{Meters: map[rule.Meter]int64{"llm.total_tokens": 7}}, false)
+		if err := e.Settled(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if got := taken(t, e, "tokens"); got != before {
+			t.Errorf("%s are taken, want%s", got, before)
+		}
 	}
 }
 
@@ -93,6 +149,44 @@ func TestEstimateUnneeded(t *testing.T) {
 	if _, err := e.Serve(t.Context(), &q, &v); err != nil {
 		t.Error("a request that no rule is about:", err)
 	}
+}
+
+// TestEstimateLeaves gives back what a language model was never asked for: the client has left while it was held.
+func TestEstimateLeaves(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, estimated+`
+[[rules]]
+name = "queue"
+match = { paths = ["/"] }
+count_by = ["user"]
+limits = [{ name = "queue", limit = "1/20s burst=3 leaky_bucket" }]
+`, engine.Options{})
+		q := ofModel(100, false)
+		if _, err := e.Serve(t.Context(), &q, &engine.Verdict{}); err != nil {
+			t.Fatal(err)
+		}
+		ctx, leave := context.WithCancel(t.Context())
+		left := make(chan error)
+		go func() {
+			_, err := e.Serve(ctx, &q, &engine.Verdict{})
+			left <- err
+		}()
+		synctest.Wait()
+		if got := taken(t, e, "tokens"); got != " 200" {
+			t.Errorf("while it is held,%s are taken", got)
+		}
+		leave()
+		if err := <-left; !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+		if err := e.Settled(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if got := taken(t, e, "tokens"); got != " 100" {
+			t.Errorf("after it has left,%s are taken, want 100", got)
+		}
+	})
 }
 
 // TestCovers reserves more while a response uses it, until there is no more. What was used is charged in the end.

@@ -50,11 +50,11 @@ type Reservation struct {
 	ID    ID // of the verdict
 	Payer Payer
 
-	node     uint64 // which process has made it; it is even
-	notable  bool   // see Receipt
-	items    []reserved
-	uncapped bool  // the request declares no cap for what a language model may use
-	expires  int64 // when its ticket does, in seconds since the Unix epoch; 0: it has none
+	node    uint64 // which process has made it; it is even
+	notable bool   // see Receipt
+	items   []reserved
+	like    string // whose requests it is like, if it declares no cap for what a language model may use
+	expires int64  // when its ticket does, in seconds since the Unix epoch; 0: it has none
 }
 
 // reserved is what was charged to one counter.
@@ -148,7 +148,10 @@ func (e *Engine) reserve(w *work, hits []rule.Hit, asks []stint.Ask, ds []stint.
 				continue
 			}
 			if w.reservation == nil {
-				w.reservation = &Reservation{node: e.node, uncapped: w.attrs.Usual != nil}
+				w.reservation = &Reservation{node: e.node}
+				if w.attrs.Usual != nil {
+					w.reservation.like = payerOf(&w.attrs)
+				}
 			}
 			bare := *a
 			bare.Cost = 0

@@ -331,7 +331,7 @@ func TestBadTickets(t *testing.T) {
 	if _, err := later.Open(text); fmt.Sprint(err) != "ticket: it has expired" {
 		t.Errorf("expired: %v", err)
 	}
-	bad := []string{"", "x", text + "A", text[1:], text[:len(text)-4], strings.Repeat("A", engine.MaxTicket+4)}
+	bad := []string{"", "x", text + "A", text + "\n", "\r\n" + text, text[:9] + "\n" + text[9:], text[1:], text[:len(text)-4], strings.Repeat("A", engine.MaxTicket+4)}
 	for i := range text {
 		b := []byte(text)
 		b[i] ^= 1

@@ -207,10 +207,17 @@ func (e *Engine) keep(ctx context.Context, r *Reservation) {
 	}
 }
 
-// abandon releases the places of a request that is not served. What else it was charged stays charged.
-func (e *Engine) abandon(ctx context.Context, r *Reservation) {
-	if s := e.serving(ctx, r); s.every > 0 {
-		s.End(Usage{}, false)
+// abandon releases the places of a request that is not served. What else it was charged stays charged, but for what
+// a language model might have used, if the client has left.
+func (e *Engine) abandon(ctx context.Context, r *Reservation, left bool) {
+	s, unused := e.serving(ctx, r), map[rule.Meter]int64{}
+	for i := range r.items {
+		if m := r.items[i].meter; left && m.OfModels() {
+			unused[m] = 0
+		}
+	}
+	if s.every > 0 || len(unused) > 0 {
+		s.End(Usage{Meters: unused}, false)
 	}
 }
 

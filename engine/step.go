@@ -125,7 +125,7 @@ func decided(hits []rule.Hit, v *Verdict) bool {
 	if first.Action == rule.Allow {
 		v.Outcome = Exempt
 	} else {
-		v.Outcome, v.Status, v.Reason = Blocked, first.Status, first.Message
+		v.Outcome, v.Status, v.Reason, v.RetryAfter = Blocked, first.Status, first.Message, first.RetryAfter
 	}
 	return true
 }

@@ -129,7 +129,8 @@ func (t *Tickets) Open(text string) (*Reservation, error) {
 
 func (t *Tickets) open(text string) (*Reservation, error) {
 	sealed, bad := base64.RawURLEncoding.Strict().DecodeString(text)
-	if len(text) > MaxTicket || bad != nil || len(sealed) < 1+saltSize || sealed[0] != ticketVersion {
+	if len(text) > MaxTicket || bad != nil || strings.ContainsAny(text, "\r\n") || // which the decoder ignores
+		len(sealed) < 1+saltSize || sealed[0] != ticketVersion {
 		return nil, errForged
 	}
 	for _, key := range *t.keys.Load() {

@@ -27,7 +27,7 @@ type Verdict struct {
 	Limits []Limit
 	// Eased means that the request is denied, and would pass if the candidate of the limit, or of the rule, were in its place.
 	Eased bool
-	// RetryAfter is how long until a denied request could pass, or [stint.Never].
+	// RetryAfter is how long until a denied request could pass, or [stint.Never]; or what the rule says in its place.
 	RetryAfter time.Duration
 	// Waited is how long the request was held.
 	Waited time.Duration
@@ -181,6 +181,9 @@ func (v *Verdict) conclude() {
 		case l.Penalty != nil && !l.Decision.Allowed:
 			v.Outcome = Banned // even if another limit takes longer
 		}
+	}
+	if own := b.Rule.RetryAfter; own > 0 && v.Outcome == Denied && v.RetryAfter != stint.Never {
+		v.RetryAfter = own
 	}
 }
 

@@ -55,7 +55,8 @@ type GatewayOptions struct {
 // Headers that the engine's identity accepts from trusted proxies only are removed from
 // other requests, and from trailers. So are, from all requests, other spellings of them
 // that a service may read as the same name: in CGI and WSGI, X_User_ID is X-User-ID. A token
-// that was not accepted, and did not lead to a rejection, is removed, too.
+// that was not accepted, and did not lead to a rejection, is removed, too. So are headers by which a target may serve
+// another method or path than the one that was decided: see Route.
 //
 // A request that gets no connection is tried on up to two other targets. A request that
 // was sent is not sent again, except by net/http itself: a GET or the like without a
@@ -239,51 +240,67 @@ func (l errorLog) Write(p []byte) (int, error) {
 // ServeHTTP implements [http.Handler].
 func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	path := r.URL.EscapedPath()
+	bad := Problem{Status: http.StatusBadRequest, Detail: "The path contains . or .. segments. Send it without them."}
 	if hasDots(r.URL.Path) {
-		Problem{Status: http.StatusBadRequest, Detail: "The path contains . or .. segments. Send it without them."}.Write(w, r)
+		g.refuse(w, r, nil, &engine.Verdict{}, bad)
 		return
 	}
 	to := g.find(r.Host, rule.CleanPath(path))
 	switch {
 	case to == nil:
-		Problem{Status: http.StatusNotFound, Detail: "Nothing is served at this host and path."}.Write(w, r)
-		return
+		bad = Problem{Status: http.StatusNotFound, Detail: "Nothing is served at this host and path."}
 	case !to.LenientPaths && isObscure(r.URL.Path):
-		Problem{Status: http.StatusBadRequest, Detail: "The path contains %00, or escapes that are escaped again, such as %2561. Send it escaped once."}.Write(w, r)
-		return
+		bad.Detail = "The path contains %00, or escapes that are escaped again, such as %2561. Send it escaped once."
 	case r.Method == http.MethodConnect:
-		Problem{Status: http.StatusMethodNotAllowed, Detail: "CONNECT is not supported."}.Write(w, r)
+		bad = Problem{Status: http.StatusMethodNotAllowed, Detail: "CONNECT is not supported."}
+	default:
+		g.serve(w, r, path, to)
 		return
 	}
-	t := &trip{Context: r.Context(), route: to}
+	g.refuse(w, r, to, &engine.Verdict{}, bad)
+}
+
+// serve decides a request, and passes it to its route.
+func (g *Gateway) serve(w http.ResponseWriter, r *http.Request, path string, to *route) {
+	t := &trip{Context: r.Context(), route: to, in: r}
 	peer := peerOf(r)
 	q := engine.Request{Method: r.Method, Path: path, IgnoreCase: to.IgnoreCase, Headers: r.Header, Peer: peer, Cost: to.Cost}
 	if g.engine.Rules().OfModels() {
-		t.model = &modelCall{ctx: r.Context(), prices: g.prices, meter: g.models, maxBody: g.maxBody, path: path}
+		t.model = &modelCall{ctx: r.Context(), prices: g.prices, meter: g.models, maxBody: g.maxBody, path: path, body: &t.body}
+		if !to.OverrideHeaders {
+			t.model.method = r.Method
+		}
 		q.Estimate = t.model.estimator(r)
 	}
 	serving, err := g.engine.Serve(t.Context, &q, &t.verdict)
-	if t.model != nil && !t.model.read {
-		t.model = nil // no rule that applies is about language models
+	if t.model != nil && (!t.model.read || t.model.idle) {
+		t.model = nil // no rule that applies is about language models, or it asks them for nothing
 	}
 	switch v := &t.verdict; {
 	case err != nil && r.Context().Err() != nil:
 		w.WriteHeader(statusGone)
 	case isUnread(err):
-		unreadable(errors.Is(err, os.ErrDeadlineExceeded)).Write(w, r)
+		g.refuse(w, r, to, v, unreadable(errors.Is(err, os.ErrDeadlineExceeded)))
 	case err != nil:
 		if !tooLong(err) {
 			g.log.LogAttrs(r.Context(), slog.LevelError, "request undecided", slog.String("route", to.name), slog.Any("error", err))
 		}
-		undecided(w, r, err)
+		if unavailable(err) {
+			None.Set(w.Header(), &notNow)
+		}
+		g.refuse(w, r, to, v, undecidedProblem(err))
 	case !v.Outcome.Passed():
-		g.deny(w, r, v)
+		g.deny(w, r, to, v)
 	case g.maxBody > 0 && r.ContentLength > g.maxBody:
 		if serving != nil {
-			serving.End(engine.Usage{}, false)
+			used := engine.Usage{Meters: map[rule.Meter]int64{}}
+			if t.model != nil {
+				t.model.used(&used)
+			}
+			serving.End(used, false)
 		}
 		g.headers.Set(w.Header(), v)
-		g.tooLarge().Write(w, r)
+		g.refuse(w, r, to, v, g.tooLarge())
 	default:
 		if peer.IsValid() {
 			t.peer = peer.String()
@@ -291,7 +308,7 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		if g.headers.Has(ID) {
 			t.id = v.ID.String()
 		}
-		t.guard.Headers = g.engine.Identity().Headers()
+		t.guard = guard{g.engine.Identity().Headers(), to.OverrideHeaders}
 		if serving == nil {
 			g.pass(w, w, r, t)
 			return

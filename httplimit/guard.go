@@ -14,7 +14,12 @@ import (
 // Names are compared as CGI and WSGI do, which turn them into variables: letters in any case,
 // and all that is neither letter nor digit is the same. Only the exact name is a trusted
 // proxy's, or that of an API key; other spellings are no one's.
-type guard struct{ identity.Headers }
+//
+// It also removes headers by which a target would serve another method or path than the one that was decided.
+type guard struct {
+	identity.Headers
+	overrides bool // such headers pass
+}
 
 // clean removes headers of a request. It also removes a token that was not accepted.
 func (g *guard) clean(h http.Header, s *identity.Subject) {
@@ -23,7 +28,7 @@ func (g *guard) clean(h http.Header, s *identity.Subject) {
 	}
 	for name := range h {
 		switch owned, exact := g.owner(name); {
-		case !owned, exact && (s.Trusted || name == g.Key):
+		case !owned && !g.overridden(name), exact && (s.Trusted || name == g.Key):
 		default:
 			delete(h, name)
 		}
@@ -34,7 +39,7 @@ func (g *guard) clean(h http.Header, s *identity.Subject) {
 // as headers, and no one honest sends these there.
 func (g *guard) cleanTrailer(h http.Header) {
 	for name := range h {
-		if owned, _ := g.owner(name); owned || name == "Authorization" {
+		if owned, _ := g.owner(name); owned || name == "Authorization" || g.overridden(name) {
 			delete(h, name)
 		}
 	}
@@ -53,6 +58,16 @@ func (g *guard) owner(name string) (owned, exact bool) {
 		}
 	}
 	return false, false
+}
+
+// overridden reports whether a header would change the method or the path, and must not.
+func (g *guard) overridden(name string) bool {
+	for _, override := range [...]string{"X-Http-Method-Override", "X-Http-Method", "X-Method-Override", "X-Original-Url", "X-Rewrite-Url"} {
+		if folds(name, override) {
+			return !g.overrides
+		}
+	}
+	return false
 }
 
 // folds reports whether two names are the same variable in CGI.

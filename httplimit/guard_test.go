@@ -107,6 +107,44 @@ func TestGatewayGuards(t *testing.T) {
 	}
 }
 
+// TestGatewayOverrides drops headers that make a target serve another method or path than was decided, whoever sends them,
+// unless the route wants them.
+func TestGatewayOverrides(t *testing.T) {
+	t.Parallel()
+	target, said := teller(t)
+	trusting := identity.Options{UserHeader: "X-User-ID", TrustedProxies: []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")}}
+	const overrides = "X-HTTP-Method-Override: DELETE\r\nX-HTTP-Method: DELETE\r\nX-Method-Override: DELETE\r\nX-Original-URL: /admin\r\nX-Rewrite-URL: /admin\r\nX_Original.URL: /admin\r\n"
+	for name, c := range map[string]struct {
+		o    identity.Options
+		kept bool
+		want string
+	}{
+		"a stranger": {identity.Options{}, false, ""},
+		"a proxy":    {trusting, false, ""},
+		"kept":       {identity.Options{}, true, " X_HTTP_METHOD=DELETE X_HTTP_METHOD_OVERRIDE=DELETE X_METHOD_OVERRIDE=DELETE X_ORIGINAL_URL=/admin X_ORIGINAL_URL=/admin X_REWRITE_URL=/admin"},
+	} {
+		_, s := gateway(t, httplimit.GatewayOptions{Engine: gatewayEngine(t, noRules, c.o), Routes: []httplimit.Route{{Targets: []string{target}, OverrideHeaders: c.kept}}})
+		conn, reader := connect(t, s)
+		fmt.Fprintf(conn, "POST / HTTP/1.1\r\nHost: x\r\n%sTransfer-Encoding: chunked\r\nTrailer: X-Rewrite-URL\r\n\r\n0\r\n%s\r\n", overrides, overrides)
+		res, err := http.ReadResponse(reader, nil) //nolint:bodyclose // the connection is closed
+		if err != nil || res.StatusCode != http.StatusOK {
+			t.Fatalf("%s: %v, %v", name, res, err)
+		}
+		got := <-said
+		own := func(v string) bool { return strings.HasPrefix(v, "X_FORWARDED_") || strings.HasPrefix(v, "X_REAL_IP=") }
+		headers, trailers := "", ""
+		for _, v := range slices.DeleteFunc(got.headers, own) {
+			headers += " " + v
+		}
+		for _, v := range got.trailers {
+			trailers += " " + v
+		}
+		if headers != c.want || trailers != c.want {
+			t.Errorf("%s: headers%s, trailers%s; want%s", name, headers, trailers, c.want)
+		}
+	}
+}
+
 // TestGatewayGuardsHTTP2 sends them by HTTP/2, to a target by HTTP/2.
 func TestGatewayGuardsHTTP2(t *testing.T) {
 	t.Parallel()

@@ -240,6 +240,15 @@ func TestAnswers(t *testing.T) {
 			action = "block"
 		`},
 		{about: "another status", before: 2, rules: oneLimit + `response = { status = 420, message = "Calm down." }`},
+		{about: "a time to wait that the rule says", before: 2, rules: oneLimit + `response = { retry_after = "2m" }`},
+		{about: "it is not said of a ban", before: 3, rules: oneLimit + `penalty = { threshold = 1, within = "1h", cooldown = "10m" }` + "\n" + `response = { retry_after = "2m" }`},
+		{about: "nor of what never passes", cost: 1000, rules: oneLimit + `response = { retry_after = "2m" }`},
+		{about: "closed for a while", rules: `
+			[[rules]]
+			name     = "closed"
+			action   = "block"
+			response = { status = 503, retry_after = "1h" }
+		`},
 		{about: "credentials are required", rules: oneLimit, o: identity.Options{Require: true}},
 		{about: "exempt", rules: `
 			[[rules]]

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"maps"
 	"net/http"
 	"strings"
 
@@ -22,14 +23,17 @@ const maxPrompt = 1 << 20
 type modelCall struct {
 	prices  *llm.Prices
 	meter   *ModelMeter
-	maxBody int64 // of a request; 0: any
+	maxBody int64  // of a request; 0: any
+	method  string // empty: any, as a header may replace it
 	path    string
 	request llm.Request
 	read    bool // the request
+	idle    bool // it asks a model for nothing
 	asked   bool // for usage, in the client's name
 
 	ctx      context.Context // of the request
 	serving  *engine.Serving // nil: nothing is counted
+	body     *body           // what the provider gets
 	response *llm.Response   // nil before the answer
 	upgraded bool            // the connection is for something else than an answer
 	failed   bool            // it is an error
@@ -48,12 +52,19 @@ func (c *modelCall) estimator(r *http.Request) func(context.Context) (engine.Est
 // estimate reads the request's body, or the beginning of it, and returns what it may use. The request gets a body
 // that begins with what was read.
 func (c *modelCall) estimate(r *http.Request) (engine.Estimate, error) {
-	if c.read = true; r.Body == nil || r.Body == http.NoBody || r.ContentLength == 0 {
-		return engine.Estimate{}, nil
+	c.read = true
+	var begin []byte
+	switch bodiless := r.Body == nil || r.Body == http.NoBody || r.ContentLength == 0; {
+	case bodiless && r.Header["Upgrade"] != nil:
+		return engine.Estimate{}, nil // what is asked for is not known
+	case !bodiless && llm.Generates(c.method, c.path):
+		var err error
+		if begin, err = io.ReadAll(io.LimitReader(r.Body, maxPrompt)); err != nil {
+			return engine.Estimate{}, &bodyError{err}
+		}
 	}
-	begin, err := io.ReadAll(io.LimitReader(r.Body, maxPrompt))
-	if err != nil {
-		return engine.Estimate{}, &bodyError{err}
+	if c.idle = len(begin) == 0; c.idle {
+		return engine.Estimate{Meters: c.units(&llm.Usage{})}, nil
 	}
 	size := max(r.ContentLength, -1)
 	if size < 0 && len(begin) < maxPrompt {
@@ -67,7 +78,11 @@ func (c *modelCall) estimate(r *http.Request) (engine.Estimate, error) {
 	}
 	r.Body = &begunBody{Reader: io.MultiReader(bytes.NewReader(begin), r.Body), Closer: r.Body}
 	u, capped := c.request.Reserve()
-	return engine.Estimate{Meters: c.units(&u), Open: !capped}, nil
+	units := c.units(&u)
+	for m, n := range units {
+		units[m] = max(n, 1) // so that it is settled
+	}
+	return engine.Estimate{Meters: units, Open: !capped}, nil
 }
 
 // begunBody is a body of which the beginning was read before.
@@ -108,8 +123,11 @@ func (c *modelCall) units(u *llm.Usage) map[rule.Meter]int64 {
 }
 
 func (c *modelCall) unitsOf(u *llm.Usage, m llm.Meter) (units int64, ok bool) {
-	if m != llm.Cost {
+	switch {
+	case m != llm.Cost:
 		return u.Tokens(m), true
+	case u.Total == 0:
+		return 0, true // whatever the price
 	}
 	units, err := c.prices.Cost(u, c.request.Model)
 	return units, err == nil
@@ -131,8 +149,8 @@ func (c *modelCall) answer(res *http.Response) {
 	res.Body = b
 }
 
-// used adds what the answer has used. Without an answer, the provider may have read the prompt, and the client has got nothing.
-// What a connection was used for that was upgraded is not known.
+// used adds what the answer has used. Providers do not bill what they were never sent, nor errors without usage.
+// Without an answer, the provider may have read the prompt. What an upgraded connection was used for is not known.
 func (c *modelCall) used(u *engine.Usage) (failed bool) {
 	if u.Model = c.request.Model; !settle.ValidModel(u.Model) {
 		u.Model = "" // the client has sent it
@@ -140,13 +158,17 @@ func (c *modelCall) used(u *engine.Usage) (failed bool) {
 	if c.upgraded {
 		return false
 	}
-	got := llm.Usage{Input: c.request.Prompt, Total: c.request.Prompt, Estimated: true, Failed: true}
-	if c.response != nil {
+	got := llm.Usage{Failed: true}
+	switch {
+	case c.response != nil:
 		got = c.response.End()
+		if got.Estimated && c.failed {
+			got = llm.Usage{Model: got.Model, Failed: true}
+		}
+	case c.body.begun.Load():
+		got.Input, got.Total, got.Estimated = c.request.Prompt, c.request.Prompt, true
 	}
-	for m, n := range c.units(&got) {
-		u.Meters[m] = n
-	}
+	maps.Copy(u.Meters, c.units(&got))
 	if got.Model != "" && settle.ValidModel(got.Model) {
 		u.Model = got.Model
 	}

@@ -3,6 +3,7 @@ package httplimit_test
 import (
 	"bufio"
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -169,6 +170,36 @@ func TestModelAnswers(t *testing.T) {
 	}
 }
 
+// TestModelIdle charges no tokens for what asks a model for nothing, whatever its answer says.
+func TestModelIdle(t *testing.T) {
+	t.Parallel()
+	m := newModels(t, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = io.WriteString(w, `{"data":[],"usage":{"prompt_tokens":30,"completion_tokens":12}}`)
+	})
+	for i, c := range []struct {
+		method, path, body string
+		tokens             int64 // so far
+	}{
+		{"GET", "/v1/models", "", 0},
+		{"DELETE", "/v1/responses/r1", "{}", 0},
+		{"POST", "/v1/responses/r1/cancel", "", 0},
+		{"POST", "/v1/messages/count_tokens", `{"messages":[]}`, 0},
+		{"POST", "/v1/threads/t1/messages", `{"content":"hi"}`, 0},
+		{"POST", "/v1/messages", `{"messages":[]}`, 42},
+		{"POST", "/v1/unknown", `{"model":"x"}`, 84},
+	} {
+		r, err := http.NewRequestWithContext(t.Context(), c.method, m.url+c.path, strings.NewReader(c.body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if a, _ := ask(t, r); a.status != http.StatusOK {
+			t.Errorf("%s %s: %d", c.method, c.path, a.status)
+		}
+		m.want(t, c.path, map[string]int64{"tokens": c.tokens, "requests": int64(i + 1)})
+	}
+}
+
 // TestModelReserve reserves what a request may use while it is served: its prompt and its cap, but not more than a quarter
 // of the limit. Without a cap it is what the rule says, and what such requests have used once there are enough of them.
 func TestModelReserve(t *testing.T) {
@@ -278,6 +309,83 @@ func TestModelDenied(t *testing.T) {
 			a.header.Get("Retry-After") == "" || a.header.Get("X-Should-Retry") != "false" || a.header.Get("Content-Type") != "application/json" {
 			t.Errorf("%s: %d %v %s", path, a.status, a.header, body)
 		}
+	}
+}
+
+// TestModelErrors says whatever goes wrong as clients of the providers know it, on all paths of a rule about models, and on
+// those of the providers' APIs. Elsewhere it is a problem.
+func TestModelErrors(t *testing.T) {
+	t.Parallel()
+	const rules = `
+[[rules]]
+name = "tokens"
+match = { paths = ["/up/**", "/slow/**", "/blocked/**"], methods = ["POST"] }
+cost = { meter = "llm.total_tokens" }
+limits = [{ name = "tokens", limit = "10000/1000h fixed_window" }]
+[[rules]]
+name = "blocked"
+match = { paths = ["/blocked/**"] }
+action = "block"
+`
+	slow := serve(t, waiting(make(chan struct{}, 10)), false).URL
+	_, s := gateway(t, httplimit.GatewayOptions{
+		Engine:  gatewayEngine(t, rules, identity.Options{Directory: failing{}, JWT: &identity.JWTOptions{Secret: tokenSecret}}),
+		MaxBody: 1000,
+		Routes: []httplimit.Route{
+			{Prefix: "/up", StripPrefix: true, Targets: []string{"http://127.0.0.1:1"}}, // no one listens there
+			{Prefix: "/plain", Targets: []string{"http://127.0.0.1:1"}},
+			{Prefix: "/blocked", Targets: []string{slow}},
+			{Prefix: "/slow", Targets: []string{slow}, Timeout: 50 * time.Millisecond},
+		},
+	})
+	for _, c := range []struct {
+		path, header      string
+		size              int
+		status            int
+		openAI, anthropic string // type, code; type
+	}{
+		{"/up", "", 10, 502, "server_error bad_gateway", "api_error"},
+		{"/slow", "", 10, 504, "server_error gateway_timeout", "timeout_error"},
+		{"/up", "", 2000, 413, "invalid_request_error request_entity_too_large", "request_too_large"},
+		{"/up", "Authorization: Bearer x", 10, 401, "invalid_request_error invalid_api_key", "authentication_error"},
+		{"/up", "X-API-Key: stint_0123456789abcdef_0123456789abcdef0123456789abcdef", 10, 503, "server_error service_unavailable", "overloaded_error"},
+		{"/blocked", "", 10, 403, "invalid_request_error forbidden", "permission_error"},
+		{"", "", 10, 404, "invalid_request_error not_found", "not_found_error"},
+		{"/up/%00", "", 10, 400, "invalid_request_error bad_request", "invalid_request_error"},
+	} {
+		for api, path := range map[string]string{"openai": "/v1/chat/completions", "anthropic": "/v1/messages", "other": "/v1/models", "version": "/v1/models"} {
+			if c.path == "" && path == "/v1/models" {
+				continue // it might be any API's
+			}
+			r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.URL+c.path+path, strings.NewReader(strings.Repeat("x", c.size)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if name, value, ok := strings.Cut(c.header, ": "); ok {
+				r.Header.Set(name, value)
+			}
+			if api == "version" {
+				r.Header.Set("Anthropic-Version", "2023-06-01")
+			}
+			a, body := ask(t, r)
+			var got struct {
+				Type  string
+				Error struct{ Type, Code, Message string }
+			}
+			if err := json.Unmarshal([]byte(body), &got); err != nil || got.Error.Message == "" || a.header.Get("Content-Type") != "application/json" {
+				t.Errorf("%s%s: %v, %v, %s", c.path, path, err, a.header, body)
+			}
+			says, want := got.Error.Type+" "+got.Error.Code, c.openAI
+			if api == "anthropic" || api == "version" {
+				says, want = got.Type+" "+got.Error.Type, "error "+c.anthropic
+			}
+			if a.status != c.status || says != want {
+				t.Errorf("%s%s, %s: %d %s, want %d %s", c.path, path, api, a.status, says, c.status, want)
+			}
+		}
+	}
+	if a, body := prompt(t, s.URL+"/plain/x", "{}"); a.status != http.StatusBadGateway || a.header.Get("Content-Type") != "application/problem+json" {
+		t.Errorf("elsewhere: %d %v %s", a.status, a.header, body)
 	}
 }
 
@@ -412,20 +520,35 @@ func TestModelCutEncoded(t *testing.T) {
 	<-gone
 }
 
-// TestModelUnanswered charges requests that get no answer for their prompt, by an estimate that is marked so. A connection that
-// is upgraded stays charged as it was reserved, and is no failure.
+// TestModelUnanswered charges requests that get no answer for their prompt, by an estimate that is marked so, and nothing if
+// the provider has got nothing of them, or has answered with an error. A connection that is upgraded stays charged as it was
+// reserved, and is no failure.
 func TestModelUnanswered(t *testing.T) {
 	t.Parallel()
 	const request = `{"model":"gpt-x","max_tokens":2000,"messages":[{"role":"user","content":"How many geese are there on the pond today?"}]}`
+	failing := func(body string) func(chan<- struct{}) http.HandlerFunc {
+		return func(chan<- struct{}) http.HandlerFunc {
+			return func(w http.ResponseWriter, _ *http.Request) {
+				w.Header().Set("Content-Type", "application/json")
+				w.WriteHeader(http.StatusServiceUnavailable)
+				_, _ = io.WriteString(w, body)
+			}
+		}
+	}
 	for name, c := range map[string]struct {
-		provider func(arrived chan<- struct{}) http.HandlerFunc
+		provider func(arrived chan<- struct{}) http.HandlerFunc // nil: it cannot be reached
 		route    httplimit.Route
+		maxBody  int64
 		leaves   bool
 		status   int
 		tokens   [2]int64 // from, to
 		output   int64
 		guessed  bool
 	}{
+		"unreachable": {status: http.StatusBadGateway},
+		"too large":   {maxBody: 20, status: http.StatusRequestEntityTooLarge},
+		"error":       {provider: failing(`{"error":{"message":"overloaded"}}`), status: http.StatusServiceUnavailable},
+		"reported":    {provider: failing(`{"error":{},"usage":{"prompt_tokens":30,"completion_tokens":1}}`), status: http.StatusServiceUnavailable, tokens: [2]int64{31, 31}},
 		"broken": {provider: func(chan<- struct{}) http.HandlerFunc {
 			return func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }
 		}, status: http.StatusBadGateway, tokens: [2]int64{8, 30}, guessed: true},
@@ -444,8 +567,11 @@ func TestModelUnanswered(t *testing.T) {
 			arrived := make(chan struct{}, 1)
 			book := make(receipts, 1)
 			e := ledgerEngine(t, modelRules, identity.Options{}, book)
-			c.route.Targets = []string{serve(t, c.provider(arrived), false).URL}
-			_, s := gateway(t, httplimit.GatewayOptions{Engine: e, Routes: []httplimit.Route{c.route}})
+			c.route.Targets = []string{"http://127.0.0.1:1"} // no one listens there
+			if c.provider != nil {
+				c.route.Targets = []string{serve(t, c.provider(arrived), false).URL}
+			}
+			_, s := gateway(t, httplimit.GatewayOptions{Engine: e, Routes: []httplimit.Route{c.route}, MaxBody: c.maxBody})
 			ctx, leave := context.WithCancel(t.Context())
 			defer leave()
 			r, err := http.NewRequestWithContext(ctx, http.MethodPost, s.URL+"/v1/chat/completions", strings.NewReader(request))

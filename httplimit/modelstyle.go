@@ -1,6 +1,7 @@
 package httplimit
 
 import (
+	"cmp"
 	"net/http"
 	"time"
 
@@ -66,30 +67,57 @@ func tighter(known *llm.Standing, s llm.Standing) *llm.Standing {
 // longestRetry is how long clients should wait by themselves.
 const longestRetry = time.Minute
 
-// deny answers a request that was denied: if it is over a limit, as the clients know it that the rule names.
-func (g *Gateway) deny(w http.ResponseWriter, r *http.Request, v *engine.Verdict) {
-	shape, ok := modelStyle(v, r.URL.Path)
-	if !ok || v.Status != http.StatusTooManyRequests {
-		Deny(w, r, g.headers, v)
+// deny answers a request that was denied.
+func (g *Gateway) deny(w http.ResponseWriter, r *http.Request, to *route, v *engine.Verdict) {
+	g.headers.Set(w.Header(), v)
+	if shape, ok := modelStyle(v, r.URL.Path); ok {
+		setModelHeaders(w.Header(), shape, v, g.now())
+	}
+	g.refuse(w, r, to, v, ProblemOf(v))
+}
+
+// refuse answers a request that gets no answer of a target: as its clients know it, if rules for its path are about language
+// models, and else with the problem. The route is nil if there is none.
+func (g *Gateway) refuse(w http.ResponseWriter, r *http.Request, to *route, v *engine.Verdict, p Problem) {
+	shape, ok := g.shapeOf(r, to, v)
+	if !ok {
+		p.Write(w, r)
 		return
 	}
-	g.headers.Set(w.Header(), v)
-	setModelHeaders(w.Header(), shape, v, g.now())
 	what := llm.RefusedRequests
-	if v.Rule != nil {
-		if m, _ := v.Rule.Meter(); m.OfModels() {
-			what = llm.RefusedTokens
+	if p.Status == http.StatusTooManyRequests {
+		if v.Rule != nil {
+			if m, _ := v.Rule.Meter(); m.OfModels() {
+				what = llm.RefusedTokens
+			}
+		}
+		// The providers' clients repeat a request by themselves, and wait for as long as Retry-After says.
+		if wait, ok := field.RetryAfter(v); !ok || wait > longestRetry {
+			w.Header()["X-Should-Retry"] = []string{"false"}
 		}
 	}
-	h := w.Header()
-	// The providers' clients repeat a request by themselves, and wait for as long as Retry-After says.
-	if wait, ok := field.RetryAfter(v); !ok || wait > longestRetry {
-		h["X-Should-Retry"] = []string{"false"}
+	writeError(w, r, p.Status, typeJSON, shape.Error(p.Status, cmp.Or(p.Detail, http.StatusText(p.Status)), what))
+}
+
+// shapeOf returns whose clients understand an error of a request, if rules are about these: those that apply, or else those
+// for its path. Where none is, it is known by the path of the provider's API.
+func (g *Gateway) shapeOf(r *http.Request, to *route, v *engine.Verdict) (llm.Shape, bool) {
+	shape, ok := modelStyle(v, r.URL.Path)
+	if !ok {
+		shape = llm.ShapeOf(r.URL.Path)
+		switch rules := g.engine.Rules(); rules.StyleOf(r.URL.EscapedPath(), to != nil && to.IgnoreCase) {
+		case rule.StyleOpenAI:
+			return llm.Chat, true
+		case rule.StyleAnthropic:
+			return llm.Messages, true
+		case rule.StyleAuto:
+			ok = true
+		default:
+			ok = rules.OfModels() && shape != llm.Unknown
+		}
 	}
-	h["Content-Type"] = typeJSON
-	h["X-Content-Type-Options"] = noSniff
-	w.WriteHeader(v.Status)
-	if r.Method != http.MethodHead {
-		_, _ = w.Write(shape.Refusal(reason(v), what)) // the client may be gone
+	if shape == llm.Unknown && r.Header["Anthropic-Version"] != nil { // its clients always send it
+		shape = llm.Messages
 	}
+	return shape, ok
 }

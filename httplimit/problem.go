@@ -91,19 +91,23 @@ func Deny(w http.ResponseWriter, r *http.Request, s HeaderSet, v *engine.Verdict
 
 // Write answers a request with the problem. It sets no headers about limits.
 func (p Problem) Write(w http.ResponseWriter, r *http.Request) {
+	b := scratches.Get().(*scratch)
+	defer b.release()
+	b.out = p.append(b.out[:0])
+	writeError(w, r, p.Status, typeProblem, b.out)
+}
+
+func writeError(w http.ResponseWriter, r *http.Request, status int, contentType []string, body []byte) {
 	h := w.Header()
 	delete(h, "Content-Length") // of another response
-	h["Content-Type"] = typeProblem
+	h["Content-Type"] = contentType
 	h["X-Content-Type-Options"] = noSniff // details may quote the request
-	if p.Status == http.StatusUnauthorized {
+	if status == http.StatusUnauthorized {
 		h.Set("WWW-Authenticate", "Bearer")
 	}
-	w.WriteHeader(p.Status)
+	w.WriteHeader(status)
 	if r.Method != http.MethodHead {
-		b := scratches.Get().(*scratch)
-		defer b.release()
-		b.out = p.append(b.out[:0])
-		_, _ = w.Write(b.out) // the client may be gone
+		_, _ = w.Write(body) // the client may be gone
 	}
 }
 

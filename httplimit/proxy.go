@@ -25,6 +25,7 @@ import (
 type trip struct {
 	context.Context
 	route   *route
+	in      *http.Request // as the client has sent it
 	verdict engine.Verdict
 	peer    string // its address
 	guard   guard
@@ -56,6 +57,7 @@ func tripOf(ctx context.Context) *trip { return ctx.Value(tripKey{}).(*trip) }
 // another target: the server closes it in the end.
 type body struct {
 	io.ReadCloser
+	begun   atomic.Bool // there was a connection, and the target got some of it
 	failed  atomic.Bool // reading it failed, which is the client's fault
 	slow    atomic.Bool // because the server's deadline has passed
 	unread  atomic.Bool // with HTTP/1, its end was not read yet
@@ -65,6 +67,7 @@ type body struct {
 
 func (b *body) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
+	b.begun.Store(true)
 	switch {
 	case errors.Is(err, io.EOF):
 		b.unread.Store(false)
@@ -268,7 +271,7 @@ func (g *Gateway) fail(w http.ResponseWriter, r *http.Request, err error) {
 			slog.String("target", t.target.name), slog.Int("status", p.Status), slog.Any("error", err))
 	}
 	g.headers.Set(w.Header(), &t.verdict)
-	p.Write(w, r)
+	g.refuse(w, t.in, t.route, &t.verdict, p)
 }
 
 // diagnose says what went wrong. It does not name the target, which is not for clients.

@@ -36,6 +36,9 @@ type Route struct {
 	// (%2561). Targets that decode them once more, or end at a NUL, then serve another path
 	// than the one that rules see.
 	LenientPaths bool
+	// OverrideHeaders lets X-HTTP-Method-Override, X-HTTP-Method, X-Method-Override, X-Original-URL and X-Rewrite-URL
+	// through. Targets that read them serve another method or path than the one that rules see.
+	OverrideHeaders bool
 	// Cost, if it is not 0, is what a request costs, in place of what rules say.
 	Cost int64
 	// DialTimeout is the time limit for a connection, and again for its TLS handshake.

@@ -8,8 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/redis/rueidis"
-
 	"github.com/stintdev/stint"
 )
 
@@ -25,11 +23,11 @@ func (e *edgesError) Error() string {
 
 // decode reads the reply and decides every request. A request that could not be decided
 // gets its own error.
-func (c *call) decode(answer rueidis.RedisMessage) error {
-	var reports []rueidis.RedisMessage
-	if answer.IsString() {
+func (c *call) decode(answer message) error {
+	var reports messages
+	if answer.isText() {
 		const size = 12 // of a state
-		text, err := answer.ToString()
+		text, err := answer.text()
 		if err != nil || len(text) != numberSize+size*c.states() || c.longs > 0 {
 			return errAnswer
 		}
@@ -48,10 +46,10 @@ func (c *call) decode(answer rueidis.RedisMessage) error {
 	for n, i := range c.order {
 		g := &c.groups[i]
 		pass, err := max(len(g.requests), 1), error(nil)
-		if len(reports) > 0 {
-			if number, _ := reports[0].AsInt64(); int(number) == n+1 {
-				pass, err = c.readReport(g, &reports[1])
-				reports = reports[2:]
+		if reports.len() > 0 {
+			if number, _ := reports.at(0).number(); int(number) == n+1 {
+				pass, err = c.readReport(g, reports.at(1))
+				reports = reports.cut(2, reports.len())
 			}
 		}
 		if err == nil {
@@ -63,36 +61,37 @@ func (c *call) decode(answer rueidis.RedisMessage) error {
 			}
 		}
 	}
-	if len(reports) > 0 {
+	if reports.len() > 0 {
 		return errAnswer
 	}
 	return nil
 }
 
 // unpack reads the array form of the reply, and returns the reports about groups.
-func (c *call) unpack(answer rueidis.RedisMessage) (reports []rueidis.RedisMessage, err error) {
-	all, err := answer.ToArray()
-	if err != nil || len(all) < 2 {
-		return nil, errAnswer
+func (c *call) unpack(answer message) (reports messages, err error) {
+	all, err := answer.list()
+	if err != nil || all.len() < 2 {
+		return messages{}, errAnswer
 	}
-	n, err := all[1].AsInt64()
-	if err != nil || n < 0 || n > int64(len(c.groups)) || len(all) < 2+2*int(n)+c.states() {
-		return nil, errAnswer
+	many, err := all.at(1).number()
+	if err != nil || many < 0 || many > int64(len(c.groups)) || all.len() < 2+2*int(many)+c.states() {
+		return messages{}, errAnswer
 	}
-	if c.now, err = all[0].AsInt64(); err != nil {
-		return nil, errAnswer
+	if c.now, err = all.at(0).number(); err != nil {
+		return messages{}, errAnswer
 	}
-	reports, all = all[2:2+2*n], all[2+2*n:]
-	states := all[:c.states()]
-	c.found = all[c.states():]
+	from := 2 + 2*int(many)
+	reports = all.cut(2, from)
+	states := all.cut(from, from+c.states())
+	c.found = all.cut(from+c.states(), all.len())
 	for i := range c.counters {
 		k := &c.counters[i]
 		if k.long {
 			continue
 		}
-		text, err := states[k.place-1].ToString()
+		text, err := states.at(int(k.place - 1)).text()
 		if err != nil {
-			return nil, errAnswer
+			return messages{}, errAnswer
 		}
 		k.state = decodeState(text, k.algorithm, c.now)
 	}
@@ -100,12 +99,12 @@ func (c *call) unpack(answer rueidis.RedisMessage) (reports []rueidis.RedisMessa
 }
 
 // readReport reads the report about a group that did not pass completely.
-func (c *call) readReport(g *group, value *rueidis.RedisMessage) (pass int, err error) {
-	if value.IsInt64() {
-		n, _ := value.AsInt64()
+func (c *call) readReport(g *group, value message) (pass int, err error) {
+	if value.isNumber() {
+		n, _ := value.number()
 		return int(n), nil
 	}
-	text, err := value.ToString()
+	text, err := value.text()
 	if err != nil {
 		return 0, errAnswer
 	}
@@ -255,14 +254,14 @@ func (c *call) findings(g *group) ([]found, error) {
 
 // nextFound returns what the script says of the next ask.
 func (c *call) nextFound() (string, error) {
-	if len(c.found) == 0 {
+	if c.found.len() == 0 {
 		return "", errAnswer
 	}
-	text, err := c.found[0].ToString()
+	text, err := c.found.at(0).text()
 	if err != nil {
 		return "", errAnswer
 	}
-	c.found = c.found[1:]
+	c.found = c.found.cut(1, c.found.len())
 	return text, nil
 }
 

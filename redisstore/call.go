@@ -6,8 +6,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/redis/rueidis"
-
 	"github.com/stintdev/stint"
 )
 
@@ -83,7 +81,7 @@ type call struct {
 
 	// The reply.
 	now   int64
-	found []rueidis.RedisMessage
+	found messages
 	peeks []found // before twins
 }
 
@@ -130,7 +128,7 @@ func (c *call) reset() {
 	clear(c.limits)
 	clear(c.keys)
 	c.requests, c.groups, c.counters, c.limits, c.keys = c.requests[:0], c.groups[:0], c.counters[:0], c.limits[:0], c.keys[:0]
-	c.longs, c.asks, c.found, c.peeks = 0, 0, nil, nil
+	c.longs, c.asks, c.found, c.peeks = 0, 0, messages{}, nil
 }
 
 // add adds the request, and reports false if the call is full.

@@ -3,6 +3,8 @@
 //
 //	store, err := redisstore.Open("redis://localhost:6379", redisstore.Options{})
 //
+// [New] makes the same calls with a go-redis client of the program's own.
+//
 // Every decision of up to 128 asks is one atomic call of one Lua script, and uses the clock of
 // Redis. The script checks and charges, and returns the states that it found. From these,
 // package stint computes the decisions. So the arithmetic exists twice, but decisions are made
@@ -161,7 +163,7 @@ func open(c config, o Options) *Store {
 	s.deadline = deadline.New(s.base, c.timeout)
 	s.servers.Store(s.firstServers())
 	s.connectAll()
-	if c.topology == cluster {
+	if c.topology == cluster && c.own == nil {
 		s.work.Go(s.follow)
 	}
 	return s
@@ -478,11 +480,20 @@ func (s *Store) exec(ctx context.Context, c *call, near []time.Time) error {
 	}
 	c.encode(now, near)
 	s.stats.calls.Add(1)
+	if s.config.own != nil {
+		return s.repeat(ctx, func() error {
+			answer, err := s.evalOwn(ctx, c.keys, c.blob)
+			if err != nil {
+				return err
+			}
+			return c.decode(answer)
+		})
+	}
 	return s.retry(ctx, s.link(c.requests[0].place), func(client rueidis.Client) error {
 		answer, err := s.eval(ctx, client, c.keys, rueidis.BinaryString(c.blob)).ToMessage()
 		if err != nil {
 			return err
 		}
-		return c.decode(answer)
+		return c.decode(message{of: &answer})
 	})
 }

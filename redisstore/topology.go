@@ -78,6 +78,12 @@ func (s *Store) linkOf(key string) *link {
 
 // connectAll creates the clients. Those that cannot connect are tried again in the background.
 func (s *Store) connectAll() {
+	if s.config.own != nil {
+		l := new(link)
+		l.err.Store(&errOwn)
+		s.links = []*link{l}
+		return
+	}
 	addrs := []string{""}
 	if s.ring != nil {
 		addrs = s.ring.addrs
@@ -152,25 +158,31 @@ func wait(ctx context.Context, d time.Duration) error {
 // retry runs f, and repeats it during failovers and migrations: a server that replies with such an
 // error has applied nothing. It does not repeat a call that may have been applied.
 func (s *Store) retry(ctx context.Context, l *link, f func(rueidis.Client) error) error {
-	const minPause, maxPause = 2 * time.Millisecond, 50 * time.Millisecond
-	for pause := minPause; ; pause = min(2*pause, maxPause) {
+	return s.repeat(ctx, func() error {
 		client := l.client.Load()
 		if client == nil {
 			return notApplied(*l.err.Load())
 		}
-		err := f(*client)
-		if err == nil || errors.Is(err, errAnswer) {
+		return f(*client)
+	})
+}
+
+func (s *Store) repeat(ctx context.Context, f func() error) error {
+	const minPause, maxPause = 2 * time.Millisecond, 50 * time.Millisecond
+	for pause := minPause; ; pause = min(2*pause, maxPause) {
+		err := f()
+		if err == nil || errors.Is(err, errAnswer) || errors.Is(err, stint.ErrNotApplied) {
 			return err
 		}
 		if s.base.Err() != nil {
 			return stint.ErrClosed
 		}
 		var dial *net.OpError
-		reply, ok := rueidis.IsRedisErr(err)
+		reply, ok := errorReply(err)
 		switch {
 		case tryAgain(err):
 			return err
-		case ok && moving(reply.Error()):
+		case ok && moving(reply):
 			s.stats.retries.Add(1)
 			if wait(ctx, pause) == nil {
 				continue
@@ -198,6 +210,6 @@ func moving(reply string) bool {
 // tryAgain reports whether the error says that some keys of a call have been migrated and others
 // have not.
 func tryAgain(err error) bool {
-	reply, ok := rueidis.IsRedisErr(err)
-	return ok && reply.IsTryAgain()
+	reply, ok := errorReply(err)
+	return ok && strings.HasPrefix(reply, "TRYAGAIN")
 }

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/stintdev/stint"
 	"github.com/stintdev/stint/internal/kit/strict"
 )
@@ -186,7 +188,9 @@ type config struct {
 	dialTimeout, timeout time.Duration
 	flushDelay           time.Duration // rueidis' MaxFlushDelay
 	multiplex            int           // rueidis' PipelineMultiplex
-	buffer               int           // bytes, of the read and of the write buffer
+
+	own    redis.UniversalClient // of the program; nil: connections of the store's own
+	buffer int                   // bytes, of the read and of the write buffer
 }
 
 // CheckURL returns what is wrong with a Redis URL, as a [*stint.InvalidError] that shows no password, wherever it is in

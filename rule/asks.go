@@ -84,8 +84,8 @@ func (w *asking) add(spans []keySpan, h *Hit) []keySpan {
 	r, e, dims := h.Rule, h.entry, h.Rule.countedBy(w.attrs)
 	h.From, h.tried = len(w.asks), 0
 	cost := r.costOf(w.attrs)
-	if estimate := r.estimate(w.attrs); estimate > 0 {
-		cost = max(min(estimate, r.least(w.attrs, w.tier)/4), 1)
+	if estimate, known := r.estimate(w.attrs); known {
+		cost = min(estimate, max(r.least(w.attrs, w.tier)/4, 1))
 	}
 	for i := range r.limits {
 		l := &r.limits[i]
@@ -198,19 +198,18 @@ func (r *Compiled) costOf(a *Attrs) int64 {
 	return min(most, r.cost.Max)
 }
 
-// estimate returns what to reserve for a request that says what it may use, or 0.
-func (r *Compiled) estimate(a *Attrs) int64 {
-	units := a.Estimate[r.cost.Meter]
-	if units == 0 || a.Usage[r.cost.Meter] > 0 || a.Cost > 0 {
-		return 0
+// estimate returns what to reserve for a request that says what it may use.
+func (r *Compiled) estimate(a *Attrs) (units int64, known bool) {
+	if units, known = a.Estimate[r.cost.Meter]; !known || a.Usage[r.cost.Meter] > 0 || a.Cost > 0 {
+		return 0, false
 	}
 	if a.Usual != nil {
-		units = max(units, cmp.Or(a.Usual(r.Name), r.cost.Reserve))
+		units = max(units, cmp.Or(a.Usual(r.Name), r.cost.Reserve, 1))
 	}
 	if r.cost.Max > 0 {
 		units = min(units, r.cost.Max)
 	}
-	return units
+	return units, true
 }
 
 // least returns the smallest of the rule's limits for a request, apart from places.

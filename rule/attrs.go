@@ -43,8 +43,8 @@ type Attrs struct {
 	Metered bool // one of the rules that apply has a meter: see [Metered]
 	Usage   map[Meter]int64
 	// Estimate is what a request to a language model may use, as far as it says so. At most a quarter of a
-	// limit is reserved for it. If it declares no cap, Usual is not nil, and returns what most requests
-	// without one have used under a rule, or 0 if that is not known.
+	// limit is reserved for it, and nothing is charged of a meter that is 0. If it declares no cap, Usual is not nil, and returns what most requests
+	// of this client without one have used under a rule, or 0 if that is not known.
 	Estimate map[Meter]int64
 	Usual    func(rule string) int64
 	// Now is the instant of the request, which decides how far a rule is rolled out. Zero: all steps are done.

@@ -314,6 +314,9 @@ func (c *checker) checkResponse(r *checked) {
 	if s := r.Response.Style; s != "" && !slices.Contains(styles, string(s)) {
 		c.refuseOf(path+".style", string(s), styles)
 	}
+	if d := r.Response.RetryAfter; d < 0 || time.Duration(d)%time.Second != 0 || time.Duration(d) > stint.MaxWindow {
+		c.Refuse(path+".retry_after", d.String(), "whole seconds, such as 30s, and at most "+Duration(stint.MaxWindow).String(), "")
+	}
 	switch m := r.Response.Message; {
 	case len(m) > maxMessage:
 		c.Add(path+".message", "has "+strconv.Itoa(len(m))+" bytes, want at most "+strconv.Itoa(maxMessage), "")

@@ -25,6 +25,8 @@ type Set struct {
 	folded   func() *tree
 	pathCase Case
 	other    bucket // enabled rules without paths
+	// styled finds rules that name clients by path alone. They are nil if there are none.
+	styled, styledFolded func() *tree
 
 	methods  map[string]string // the methods that are told apart
 	partial  bool              // a rule is in force for a part of clients
@@ -47,6 +49,7 @@ type Compiled struct {
 	OnFailure  OnFailure
 	Status     int
 	Message    string
+	RetryAfter time.Duration // 0: as computed
 	Style      Style
 
 	*conditions
@@ -164,16 +167,26 @@ func Compile(f File) (*Set, error) {
 		entries = append(entries, r.entries...)
 	}
 	slices.SortFunc(entries, compareEntries)
-	paths := make([]*entry, 0, len(entries))
+	paths, styled := make([]*entry, 0, len(entries)), []*entry(nil)
 	for i, e := range entries {
 		e.hit.place = int32(i)
 		switch {
 		case !e.rule.Enabled:
+			continue
 		case len(e.rule.match.Paths) > 0:
 			paths = append(paths, e)
 		default:
 			s.other.list = append(s.other.list, candidate{e.conditions, e})
 		}
+		if e.rule.errorStyle() != "" {
+			bare := *e
+			bare.conditions, bare.path.rest = new(conditions), e.path.rest || len(e.rule.match.Paths) == 0
+			styled = append(styled, &bare)
+		}
+	}
+	if len(styled) > 0 {
+		s.styled = sync.OnceValue(func() *tree { return newTree(styled, false) })
+		s.styledFolded = sync.OnceValue(func() *tree { return newTree(styled, true) })
 	}
 	s.pathCase = cmp.Or(f.Case, ExactCase)
 	s.folded = sync.OnceValue(func() *tree { return newTree(paths, true) })
@@ -249,21 +262,22 @@ func (m *Match) conditions() int {
 // compile compiles a valid rule, in place.
 func compile(c *Compiled, r *checked, shared map[string]*conditions) {
 	*c = Compiled{
-		Name:      r.Name,
-		Enabled:   r.enabled(),
-		Action:    cmp.Or(r.Action, Reject),
-		MaxDelay:  time.Duration(r.MaxDelay),
-		Priority:  r.Priority,
-		Group:     r.Group,
-		Replaces:  r.Replaces,
-		OnFailure: cmp.Or(r.OnStoreFailure, Local),
-		Status:    r.status(),
-		Message:   r.Response.Message,
-		Style:     r.Response.Style,
-		match:     r.Match.clone(),
-		cost:      r.Cost,
-		regions:   r.Regions,
-		share:     shareOf(r.Rule),
+		Name:       r.Name,
+		Enabled:    r.enabled(),
+		Action:     cmp.Or(r.Action, Reject),
+		MaxDelay:   time.Duration(r.MaxDelay),
+		Priority:   r.Priority,
+		Group:      r.Group,
+		Replaces:   r.Replaces,
+		OnFailure:  cmp.Or(r.OnStoreFailure, Local),
+		Status:     r.status(),
+		Message:    r.Response.Message,
+		RetryAfter: time.Duration(r.Response.RetryAfter),
+		Style:      r.Response.Style,
+		match:      r.Match.clone(),
+		cost:       r.Cost,
+		regions:    r.Regions,
+		share:      shareOf(r.Rule),
 	}
 	key := r.conditionsKey()
 	if c.conditions = shared[key]; c.conditions == nil {
@@ -385,6 +399,33 @@ func (s *Set) Len() int { return len(s.rules) }
 
 // OfModels reports whether a rule that is enabled has a meter that reads answers of language models.
 func (s *Set) OfModels() bool { return s.ofModels }
+
+// StyleOf returns whose clients understand errors of requests to a path, whoever sends them: what the first rule for the path
+// says that is about language models, or has a style. It is empty if there is none.
+func (s *Set) StyleOf(path string, ignoreCase bool) Style {
+	if s.styled == nil {
+		return ""
+	}
+	a := Attrs{IgnoreCase: ignoreCase}
+	path, _ = cleanPath(path)
+	find := s.styled
+	if s.ignoresCase(&a) {
+		path, find = FoldCase(path), s.styledFolded
+	}
+	hits := find().collect(nil, 0, strings.TrimSuffix(path, "/"), &a)
+	if len(hits) == 0 {
+		return ""
+	}
+	return slices.MinFunc(hits, func(x, y Hit) int { return cmp.Compare(x.rank, y.rank) }).Rule.errorStyle()
+}
+
+// errorStyle returns the rule's style, or that of clients of language models if it is about these.
+func (r *Compiled) errorStyle() Style {
+	if r.Style == "" && r.cost.Meter.OfModels() {
+		return StyleAuto
+	}
+	return r.Style
+}
 
 // Case says whether the case of paths matters: what [File.Case] was.
 func (s *Set) Case() Case { return s.pathCase }

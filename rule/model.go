@@ -149,6 +149,9 @@ type Penalty struct {
 type Response struct {
 	Status  int    `json:"status,omitempty"` // default 429, and 403 for Block
 	Message string `json:"message,omitempty"`
+	// RetryAfter is how long the client is told to wait, in place of the time until the request could pass. It is not said
+	// of requests that never could, nor of bans. Zero: that time.
+	RetryAfter Duration `json:"retry_after,omitzero"`
 	// Style is whose clients understand the responses, also of requests that pass: their headers tell about
 	// limits as those clients know it. Default: clients of HTTP.
 	Style Style `json:"style,omitempty"`

@@ -138,6 +138,9 @@ func (r *Rule) response() string {
 	if r.Response.Message != "" {
 		text += " and the message " + strict.Quote(r.Response.Message)
 	}
+	if d := r.Response.RetryAfter; d != 0 {
+		text += ", and told to wait for " + amount(time.Duration(d))
+	}
 	if r.Response.Style != "" {
 		text += ", for clients of " + map[Style]string{StyleOpenAI: "OpenAI", StyleAnthropic: "Anthropic", StyleAuto: "the API that is requested"}[r.Response.Style]
 	}

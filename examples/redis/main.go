@@ -8,6 +8,8 @@ import (
 	"log"
 	"net/http"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/stintdev/stint"
 	"github.com/stintdev/stint/httplimit"
 	"github.com/stintdev/stint/layer"
@@ -37,6 +39,13 @@ func newStore(url string) (stint.Store, error) {
 		return nil, err
 	}
 	return layer.New(redis, layer.Options{Fallback: &layer.FallbackOptions{Local: local}})
+}
+
+// newStoreWith counts with a client that the program has for other things, too.
+func newStoreWith(addr string) (*redis.Client, stint.Store, error) {
+	client := redis.NewClient(&redis.Options{Addr: addr, ContextTimeoutEnabled: true})
+	store, err := redisstore.New(client, redisstore.ClientOptions{Prefix: "rl"})
+	return client, store, err
 }
 
 func newHandler(store stint.Store) (http.Handler, error) {

@@ -5,7 +5,9 @@ import (
 	"net/http/httptest"
 	"testing"
 
+	"github.com/stintdev/stint"
 	"github.com/stintdev/stint/internal/test/testredis"
+	"github.com/stintdev/stint/internal/test/wait"
 )
 
 // TestProcesses checks that two processes share the limit, that each goes on alone
@@ -49,4 +51,24 @@ func TestProcesses(t *testing.T) {
 			t.Errorf("without Redis, process %d, another address: status %d", n, status)
 		}
 	}
+}
+
+// TestOwnClient counts with a client of the program's own.
+func TestOwnClient(t *testing.T) {
+	client, store, err := newStoreWith(testredis.Start(t).Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _, _ = store.Close(), client.Close() })
+	limiter, err := stint.New(store, stint.Options{Limit: stint.PerHour(1_000_000), Name: "hello"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	wait.Nil(t, "a take", func() error { // on a busy machine a call may take too long
+		d, err := limiter.Take(t.Context(), "alice")
+		if err == nil && (!d.Allowed || d.Remaining == 0) {
+			t.Fatalf("%+v", d)
+		}
+		return err
+	})
 }

@@ -95,7 +95,7 @@ func (c *Config) routes() []httplimit.Route {
 	for _, u := range c.Upstreams {
 		r := httplimit.Route{
 			Host: u.Host, Prefix: u.PathPrefix, Targets: u.Targets, StripPrefix: u.StripPrefix, PreserveHost: u.PreserveHost,
-			IgnoreCase: u.Case == string(rule.IgnoreCase), LenientPaths: u.LenientPaths,
+			IgnoreCase: u.Case == string(rule.IgnoreCase), LenientPaths: u.LenientPaths, OverrideHeaders: u.OverrideHeaders,
 			Cost: u.Cost, DialTimeout: time.Duration(u.DialTimeout), ResponseTimeout: time.Duration(u.ResponseTimeout),
 			Timeout: time.Duration(u.Timeout),
 		}

@@ -43,6 +43,7 @@ import (
 
 // Config is a configuration, as [Source.Load] returns it.
 type Config struct {
+	Enabled  bool     `json:"enabled" doc:"limit requests; if false, every request passes and nothing is counted, which the log and /healthz say. Credentials that are not accepted are still rejected. Read again when the file changes"`
 	Server   Server   `json:"server"`
 	Identity Identity `json:"identity"`
 	Envoy    Envoy    `json:"envoy"`
@@ -261,6 +262,7 @@ type Upstream struct {
 	PreserveHost    bool     `json:"preserve_host,omitempty"`
 	Case            string   `json:"case,omitempty"` // exact or ignore; default exact
 	LenientPaths    bool     `json:"lenient_paths,omitempty"`
+	OverrideHeaders bool     `json:"override_headers,omitempty"`
 	Cost            int64    `json:"cost,omitempty"`
 	DialTimeout     Duration `json:"dial_timeout,omitzero"`
 	ResponseTimeout Duration `json:"response_timeout,omitzero"`
@@ -330,6 +332,7 @@ type JWT struct {
 // defaults returns the default configuration.
 func defaults() *Config {
 	return &Config{
+		Enabled: true,
 		Server: Server{
 			Counters: inMemory, StoreBudget: Duration(50 * time.Millisecond), MaxKeys: 1 << 20,
 			MaxWaiting: 10_000, Case: string(rule.ExactCase), MaxPath: 8 << 10, Catalog: Catalog{Migrate: true, Poll: Duration(5 * time.Second), CacheSize: 100_000, CacheTTL: Duration(5 * time.Minute)},

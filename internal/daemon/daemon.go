@@ -121,6 +121,7 @@ func (d *Daemon) prepare(next *Config) (func(context.Context), error) {
 		return nil, err
 	}
 	return func(ctx context.Context) {
+		d.enable(ctx, next.Enabled)
 		d.gateway.use(ctx, routes)
 		d.tokens.http.replace(next.credentials.tokens[httpListener])
 		d.tokens.grpc.replace(next.credentials.tokens[grpcListener])

@@ -23,7 +23,7 @@ const (
 	flagPrefix = "--"
 )
 
-// Setting is a setting of [server], [identity], [envoy] or [region], and where its value comes from:
+// Setting is enabled, or a setting of [server], [identity], [envoy] or [region], and where its value comes from:
 // default, FILE:LINE, a variable or a flag. Lists are joined by commas, secrets masked.
 type Setting = admin.Setting
 
@@ -39,7 +39,7 @@ func (c *Config) Settings() []Setting {
 // Defaults returns every setting with its default.
 func Defaults() []Setting { return defaults().Settings() }
 
-// setting is a field of [Server], [Identity], [Envoy], [Region] or of their structs.
+// setting is Enabled, or a field of [Server], [Identity], [Envoy], [Region] or of their structs.
 type setting struct {
 	name, doc string
 	value     reflect.Value
@@ -47,7 +47,9 @@ type setting struct {
 
 // settings returns all settings, with their names in the file.
 func (c *Config) settings() []setting {
-	all := fields(nil, "server", reflect.ValueOf(&c.Server).Elem())
+	enabled, _ := reflect.TypeFor[Config]().FieldByName("Enabled")
+	all := []setting{{"enabled", enabled.Tag.Get("doc"), reflect.ValueOf(&c.Enabled).Elem()}}
+	all = fields(all, "server", reflect.ValueOf(&c.Server).Elem())
 	all = fields(all, "identity", reflect.ValueOf(&c.Identity).Elem())
 	all = fields(all, "envoy", reflect.ValueOf(&c.Envoy).Elem())
 	return fields(all, "region", reflect.ValueOf(&c.Region).Elem())
@@ -182,8 +184,8 @@ func (c *Config) noteOrigins(path string, doc *strict.Doc) {
 	for _, s := range c.settings() {
 		line, column := doc.At(s.name)
 		// A setting that is not in the file has the place of its table.
-		l, col := doc.At(s.name[:strings.LastIndexByte(s.name, '.')])
-		if line != l || column != col {
+		l, col := doc.At(s.name[:max(strings.LastIndexByte(s.name, '.'), 0)])
+		if line != l || column != col || s.name == "enabled" && !c.Enabled { // which may be where the file begins
 			c.origins[s.name] = path + ":" + strconv.Itoa(line)
 		}
 	}

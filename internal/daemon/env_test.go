@@ -198,7 +198,7 @@ func TestExample(t *testing.T) {
 			table = strings.Trim(strings.TrimSpace(line), "[]")
 		}
 		if name, _, ok := strings.Cut(line, " = "); ok {
-			has[table+"."+strings.TrimSpace(name)] = true
+			has[strings.TrimPrefix(table+"."+strings.TrimSpace(name), ".")] = true
 		}
 	}
 	for _, s := range c.Settings() {

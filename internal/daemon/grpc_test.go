@@ -1,6 +1,7 @@
 package daemon_test
 
 import (
+	"context"
 	"encoding/json"
 	"path/filepath"
 	"strings"
@@ -12,6 +13,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/reflection/grpc_reflection_v1"
 	"google.golang.org/grpc/status"
 
 	"github.com/stintdev/stint/grpclimit/stintpb"
@@ -97,19 +99,35 @@ func TestReservationsGuarded(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			client, _ := overGRPC(t, start(t, metered, c.flags...))
+			p := start(t, metered, c.flags...)
+			client, _ := overGRPC(t, p)
+			reflection := grpc_reflection_v1.NewServerReflectionClient(p.dial(t))
 			for token, want := range c.codes {
 				ctx := t.Context()
 				if token != "" {
 					ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+token)
 				}
 				_, err := client.Reserve(ctx, reserving)
+				described := describes(ctx, reflection)
+				if refused := want == codes.Unauthenticated; refused != (status.Code(described) == codes.Unauthenticated) {
+					t.Errorf("reflection with %q: %v", token, described)
+				}
 				if status.Code(err) != want || want == codes.Unauthenticated && !strings.Contains(err.Error(), c.says) {
 					t.Errorf("with %q: %v, want %v, %s", token, err, want, c.says)
 				}
 			}
 		})
 	}
+}
+
+// describes asks which services there are.
+func describes(ctx context.Context, c grpc_reflection_v1.ServerReflectionClient) error {
+	stream, err := c.ServerReflectionInfo(ctx)
+	if err == nil {
+		_ = stream.Send(&grpc_reflection_v1.ServerReflectionRequest{MessageRequest: &grpc_reflection_v1.ServerReflectionRequest_ListServices{}})
+		_, err = stream.Recv()
+	}
+	return err
 }
 
 // TestNoGRPC has no gRPC listener unless its address is set, or Envoy is served.

@@ -26,6 +26,20 @@ const (
 	notReady = "not_ready"
 )
 
+// disabled says what enabled = false means.
+const disabled = "enabled is false: every request passes, and nothing is counted"
+
+// enable has requests limited, or not, and says so.
+func (d *Daemon) enable(ctx context.Context, on bool) {
+	was := d.engine.Disabled()
+	d.engine.Disable(!on)
+	if !on {
+		d.log.WarnContext(ctx, disabled)
+	} else if was {
+		d.log.InfoContext(ctx, "enabled is true: requests are limited again")
+	}
+}
+
 // Health returns the health of all parts.
 func (d *Daemon) Health() Health {
 	h := Health{Status: healthy}
@@ -39,6 +53,9 @@ func (d *Daemon) Health() Health {
 		}
 	}
 	check("daemon", map[int32]string{starting: "the daemon is starting", stopping: "the daemon is stopping"}[d.state.Load()], notReady)
+	if d.engine.Disabled() {
+		check("enabled", disabled, degraded)
+	}
 	check("config", d.configProblem(), degraded)
 	check("counters", d.counters.problem(), degraded)
 	check("memory", d.memoryProblem(), degraded)

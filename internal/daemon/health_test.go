@@ -127,6 +127,50 @@ func TestConfigProblem(t *testing.T) {
 	p.becomes(t, "config", "ok", "")
 }
 
+// TestDisabled lets everything pass while enabled is false, and counts nothing: also where no rules are asked.
+func TestDisabled(t *testing.T) {
+	t.Parallel()
+	const text = few + `
+[[rules]]
+name   = "closed"
+match  = { paths = ["/closed"] }
+action = "block"
+
+[[bans]]
+ip = "192.0.2.9"
+`
+	p := start(t, "enabled = false\n"+text)
+	p.becomes(t, "enabled", "degraded", "every request passes")
+	asks := map[string]string{
+		`{"path": "/", "ip": "192.0.2.1"}`:                  "/v1/check",
+		`{"path": "/closed", "ip": "192.0.2.2"}`:            "/v1/check",
+		`{"path": "/", "ip": "192.0.2.9"}`:                  "/v1/check",
+		`{"subject": "a", "name": "n", "limit": "1/1000h"}`: "/v1/take",
+	}
+	for range 5 {
+		for body, path := range asks {
+			if status, answer := p.send(t, p.client, "POST", p.URL("http")+path, body); status != http.StatusOK || !strings.Contains(answer, `"allowed":true`) {
+				t.Errorf("%s %s: %d %s", path, body, status, answer)
+			}
+		}
+	}
+	put(t, p.path, "enabled = false\n"+text+"# again\n")
+	wait.For(t, "the log says it twice", func() bool {
+		return strings.Count(p.log.String(), "enabled is false: every request passes, and nothing is counted") == 2
+	})
+	put(t, p.path, text)
+	wait.For(t, "it is enabled", func() bool { return strings.Contains(p.log.String(), "enabled is true") })
+	for body, path := range asks {
+		want := !strings.Contains(body, "closed") && !strings.Contains(body, "192.0.2.9") // nothing was counted
+		if _, answer := p.send(t, p.client, "POST", p.URL("http")+path, body); strings.Contains(answer, `"allowed":true`) != want {
+			t.Errorf("%s %s, enabled again: %s", path, body, answer)
+		}
+	}
+	if _, body := p.get(t, "http", "/readyz"); strings.Contains(body, "every request passes") {
+		t.Error(body)
+	}
+}
+
 // TestUpstreamsReplaced replaces the upstreams of the gateway, under load.
 func TestUpstreamsReplaced(t *testing.T) {
 	t.Parallel()

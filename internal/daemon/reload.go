@@ -391,7 +391,7 @@ func (r *Reloader) inUse() Status {
 	for i, after := range r.config.settings() {
 		was, is := before[i].value, after.value
 		switch {
-		case strings.HasPrefix(after.name, "identity."), after.name == "server.reload_interval", reflect.DeepEqual(was.Interface(), is.Interface()):
+		case strings.HasPrefix(after.name, "identity."), after.name == "server.reload_interval", after.name == "enabled", reflect.DeepEqual(was.Interface(), is.Interface()):
 		case (strings.HasPrefix(after.name, "region.secret") || strings.HasPrefix(after.name, "region.listener.tls_")) && r.first.admitsLike(r.config):
 		case strings.HasPrefix(after.name, "region."):
 			s.NeedsRestart = append(s.NeedsRestart, after.name)

@@ -138,10 +138,12 @@ func bearer(value string) string {
 }
 
 // admitCall rejects gRPC calls without a token of server.grpc.tokens, before they are read. If there are none, those of
-// server.http.tokens hold for reservations: it would be a way around them. Health checks need none.
+// server.http.tokens hold for reservations, to which this would be a way around them, and for reflection, which describes
+// them. Health checks need none.
 func (d *Daemon) admitCall(ctx context.Context, call *tap.Info) (context.Context, error) {
 	t, setting := d.tokens.grpc.Load(), "server.grpc.tokens"
-	if t == nil && strings.HasPrefix(call.FullMethodName, "/"+stintpb.Reservations_ServiceDesc.ServiceName+"/") {
+	if t == nil && (strings.HasPrefix(call.FullMethodName, "/"+stintpb.Reservations_ServiceDesc.ServiceName+"/") ||
+		strings.HasPrefix(call.FullMethodName, "/grpc.reflection.")) {
 		t, setting = d.tokens.http.Load(), "server.http.tokens"
 	}
 	if t == nil || strings.HasPrefix(call.FullMethodName, "/"+grpc_health_v1.Health_ServiceDesc.ServiceName+"/") {

@@ -134,6 +134,8 @@ func (d *Daemon) build(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	counting := &switched{Store: d.store}
+	d.store = counting
 	d.engine, err = engine.New(engine.Options{
 		Store: d.store, Rules: content.Rules, Identity: who, Recorder: all, Ledger: used, MaxWaiting: d.config.Server.MaxWaiting,
 		MaxPath: d.config.Server.MaxPath,
@@ -142,6 +144,8 @@ func (d *Daemon) build(ctx context.Context) error {
 		_ = who.Close() // it never fails
 		return err
 	}
+	counting.engine = d.engine
+	d.enable(ctx, d.config.Enabled)
 	d.reloader, err = NewReloader(ReloaderOptions{
 		Source: d.source, Config: d.config, Database: database, Resolver: who, Engine: d.engine, Log: d.log, Prepare: d.prepare, Rejected: d.rejected,
 	})
@@ -163,6 +167,27 @@ func (d *Daemon) build(ctx context.Context) error {
 	d.gateway.engine, d.gateway.log = d.engine, d.log
 	d.gateway.headers, d.gateway.maxBody = d.config.headers(), int64(d.config.Server.MaxBody)
 	return nil
+}
+
+// switched is the store of counters, which lets everything pass and counts nothing while the engine is disabled: Envoy and
+// programs that take units do not ask the engine.
+type switched struct {
+	stint.Store
+	engine *engine.Engine
+}
+
+func (s *switched) Place() layer.Place { return layer.PlaceOf(s.Store) }
+
+func (s *switched) Take(ctx context.Context, asks []stint.Ask, ds []stint.Decision) error {
+	if !s.engine.Disabled() {
+		return s.Store.Take(ctx, asks, ds)
+	}
+	for i := range asks {
+		if ds[i] = (stint.Decision{Allowed: true, Basis: stint.Open}); asks[i].Penalty == nil {
+			ds[i].Limit = asks[i].Limit.Cap()
+		}
+	}
+	return stint.ValidateTake(asks, ds)
 }
 
 // StoreOptions configure a store of counters.

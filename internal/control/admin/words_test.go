@@ -398,6 +398,7 @@ var words = map[string][2]string{
 	"RuleRecord.id":                      {"", `"search"`},
 	"RuleResponse":                       {"The response to a request that is denied.", ""},
 	"RuleResponse.message":               {"The message.", `"Too many searches."`},
+	"RuleResponse.retry_after":           {"How long the client is told to wait, in whole seconds, in place of the time until the request could pass.", `"30s"`},
 	"RuleResponse.style":                 {"Whose clients understand the responses and their headers: openai, anthropic, or auto, which is the API that was requested. By default, those of HTTP.", `"openai"`},
 	"RuleResponse.status":                {"The HTTP status. Default 429, or 403 for block.", "429"},
 	"Series":                             {"Decisions over time.", ""},

@@ -10,7 +10,7 @@
 //   - [Response] reads what was used while the answer passes, and [Response.Cut] ends a
 //     stream that uses too much.
 //   - [Prices] turns that into money.
-//   - [Shape.SetHeaders] and [Shape.Refusal] say it as the providers' clients expect it.
+//   - [Shape.SetHeaders] and [Shape.Error] say it as the providers' clients expect it.
 //
 // It holds back and changes nothing itself: callers pass on the bytes. Only a Filter holds
 // back an event, until it is clear that it is not the report.

@@ -2,7 +2,9 @@ package llm
 
 import (
 	"encoding/json"
+	"net/http"
 	"strconv"
+	"strings"
 )
 
 // Refused is what a client that is refused has used up.
@@ -15,21 +17,62 @@ const (
 	RefusedTokens Refused = "tokens"
 )
 
-// Refusal returns the body of a response 429, in JSON, as clients of this shape know it.
-func (s Shape) Refusal(message string, what Refused) []byte {
+// Error returns the body of an error response, in JSON, as clients of this shape know it. Of a status 429, it says what
+// is used up.
+func (s Shape) Error(status int, message string, what Refused) []byte {
 	if s.anthropic() {
-		return anthropicError(message)
+		return anthropicError(anthropicType(status), message)
 	}
-	return openAIError(message, what)
+	kind, code := openAIType(status)
+	if status == http.StatusTooManyRequests {
+		kind = string(what)
+	}
+	return openAIError(message, kind, code)
 }
 
-func anthropicError(message string) []byte {
-	return []byte(`{"type":"error","error":{"type":"rate_limit_error","message":` + quote(message) + `}}`)
+func anthropicType(status int) string {
+	switch status {
+	case http.StatusUnauthorized:
+		return "authentication_error"
+	case http.StatusForbidden:
+		return "permission_error"
+	case http.StatusNotFound:
+		return "not_found_error"
+	case http.StatusRequestEntityTooLarge:
+		return "request_too_large"
+	case http.StatusTooManyRequests:
+		return "rate_limit_error"
+	case http.StatusServiceUnavailable:
+		return "overloaded_error"
+	case http.StatusGatewayTimeout:
+		return "timeout_error"
+	}
+	if status >= http.StatusInternalServerError {
+		return "api_error"
+	}
+	return "invalid_request_error"
 }
 
-func openAIError(message string, what Refused) []byte {
-	return []byte(`{"error":{"message":` + quote(message) + `,"type":` + quote(string(what)) +
-		`,"param":null,"code":"rate_limit_exceeded"}}`)
+func openAIType(status int) (kind, code string) {
+	switch status {
+	case http.StatusUnauthorized:
+		return "invalid_request_error", "invalid_api_key"
+	case http.StatusTooManyRequests:
+		return "requests", "rate_limit_exceeded"
+	}
+	code = strings.ReplaceAll(strings.ToLower(http.StatusText(status)), " ", "_")
+	if status >= http.StatusInternalServerError {
+		return "server_error", code
+	}
+	return "invalid_request_error", code
+}
+
+func anthropicError(kind, message string) []byte {
+	return []byte(`{"type":"error","error":{"type":` + quote(kind) + `,"message":` + quote(message) + `}}`)
+}
+
+func openAIError(message, kind, code string) []byte {
+	return []byte(`{"error":{"message":` + quote(message) + `,"type":` + quote(kind) + `,"param":null,"code":` + quote(code) + `}}`)
 }
 
 // quote returns a string in JSON, in one line.
@@ -66,13 +109,13 @@ func (r *Response) Cut(dst []byte, message string) []byte {
 	var data string
 	switch name := "event: error\n"; {
 	case r.shape.anthropic():
-		dst, data = append(dst, name...), string(anthropicError(message))
+		dst, data = append(dst, name...), string(anthropicError("rate_limit_error", message))
 	case r.shape == Responses:
 		dst = append(dst, name...)
 		data = `{"type":"error","code":"rate_limit_exceeded","message":` + quote(message) +
 			`,"param":null,"sequence_number":` + strconv.FormatInt(r.events, 10) + `}`
 	default:
-		data = string(openAIError(message, RefusedTokens))
+		data = string(openAIError(message, string(RefusedTokens), "rate_limit_exceeded"))
 	}
 	return append(dst, "data: "+data+"\n\n"...)
 }

@@ -1,6 +1,9 @@
 package llm
 
-import "strings"
+import (
+	"net/http"
+	"strings"
+)
 
 // Shape is the form of a request and its response, by who has defined it.
 type Shape uint8
@@ -53,4 +56,19 @@ func ShapeOf(path string) Shape {
 		return Messages
 	}
 	return Unknown
+}
+
+// Generates reports whether a request with a body may use tokens. Others only ask about models, tokens, files and the like.
+// An empty method is any.
+func Generates(method, path string) bool {
+	if method != "" && !strings.EqualFold(method, http.MethodPost) {
+		return false
+	}
+	path = strings.TrimRight(path, "/")
+	switch last := path[strings.LastIndexByte(path, '/')+1:]; last {
+	case "count_tokens", "input_tokens", "files", "moderations":
+		return false
+	default:
+		return last != "messages" || !strings.Contains(path, "/threads/")
+	}
 }

@@ -78,21 +78,30 @@ func TestResetFormat(t *testing.T) {
 	}
 }
 
-func TestRefusal(t *testing.T) {
+func TestErrors(t *testing.T) {
 	t.Parallel()
 	const message = "Limit \"tokens\" <reached>.\nTry again in 3s."
-	for shape, want := range map[llm.Shape]string{
-		llm.Chat:     `{"error":{"code":"rate_limit_exceeded","message":%,"param":null,"type":"requests"}}`,
-		llm.Messages: `{"error":{"message":%,"type":"rate_limit_error"},"type":"error"}`,
+	quoted, _ := json.Marshal(message)
+	for status, want := range map[int]struct{ openAI, code, anthropic string }{
+		400: {"invalid_request_error", "bad_request", "invalid_request_error"},
+		401: {"invalid_request_error", "invalid_api_key", "authentication_error"},
+		403: {"invalid_request_error", "forbidden", "permission_error"},
+		404: {"invalid_request_error", "not_found", "not_found_error"},
+		413: {"invalid_request_error", "request_entity_too_large", "request_too_large"},
+		429: {"requests", "rate_limit_exceeded", "rate_limit_error"},
+		500: {"server_error", "internal_server_error", "api_error"},
+		502: {"server_error", "bad_gateway", "api_error"},
+		503: {"server_error", "service_unavailable", "overloaded_error"},
+		504: {"server_error", "gateway_timeout", "timeout_error"},
 	} {
-		var v any
-		if err := json.Unmarshal(shape.Refusal(message, llm.RefusedRequests), &v); err != nil {
-			t.Fatal(err)
-		}
-		got, err := json.Marshal(v)
-		quoted, _ := json.Marshal(message)
-		if want = strings.ReplaceAll(want, "%", string(quoted)); err != nil || string(got) != want {
-			t.Errorf("%s: got %s, want %s", shape, got, want)
+		for shape, want := range map[llm.Shape]string{
+			llm.Chat:     `{"error":{"message":%,"type":"` + want.openAI + `","param":null,"code":"` + want.code + `"}}`,
+			llm.Messages: `{"type":"error","error":{"type":"` + want.anthropic + `","message":%}}`,
+		} {
+			want = strings.ReplaceAll(want, "%", string(quoted))
+			if got := string(shape.Error(status, message, llm.RefusedRequests)); got != want {
+				t.Errorf("%s, %d: got %s, want %s", shape, status, got, want)
+			}
 		}
 	}
 }

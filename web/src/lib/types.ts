@@ -1696,6 +1696,8 @@ export interface RuleRecord {
 export interface RuleResponse {
   /** The message. */
   message?: string
+  /** How long the client is told to wait, in whole seconds, in place of the time until the request could pass. */
+  retry_after?: string
   /** The HTTP status. Default 429, or 403 for block. */
   status?: number
   /** Whose clients understand the responses and their headers: openai, anthropic, or auto, which is the API that was requested. By default, those of HTTP. */

@@ -213,7 +213,7 @@ func checkFields(s *suite) {
 		Action:   rule.Throttle,
 		MaxDelay: rule.Duration(1500 * time.Millisecond), Priority: -100, Group: "per-user", Enforce: 12_05,
 		Penalty:        &rule.Penalty{Threshold: 3, Within: rule.Duration(time.Hour), Cooldown: rule.Duration(time.Minute), Multipliers: []int64{1, 2, 4}},
-		OnStoreFailure: rule.Closed, Regions: rule.RegionsGossip, Credit: 10, OnCredit: rule.CreditDeny, Response: rule.Response{Status: 503, Message: `Später, "Ann" <3 & \ ☂ 🦔`}, Enabled: &yes,
+		OnStoreFailure: rule.Closed, Regions: rule.RegionsGossip, Credit: 10, OnCredit: rule.CreditDeny, Response: rule.Response{Status: 503, RetryAfter: rule.Duration(30 * time.Second), Message: `Später, "Ann" <3 & \ ☂ 🦔`}, Enabled: &yes,
 	}, catalog.Rule{
 		Name: "units", Match: rule.Match{Paths: []string{"/units"}}, Regions: rule.RegionsQuota, Weights: rule.WeightsFollow, Limits: []namedLimit{{Name: "units", Limit: "2501999792983/1h"}},
 		Cost: rule.Cost{Units: 1 << 40}, Action: rule.LogOnly, Enabled: &no,
