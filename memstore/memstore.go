@@ -15,7 +15,7 @@
 // lock, so that no one else can insert it meanwhile.
 //
 // The instants of a counter are in the order of its decisions, also of those that charge nothing: no one
-// gains from a clock that was read before others decided, and captured calls can be put in order.
+// gains from a clock that was read before others decided.
 //
 // # Bounds
 //
