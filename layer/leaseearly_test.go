@@ -86,7 +86,9 @@ func TestLeaseEarly(t *testing.T) {
 							i = n / 400 % nodes
 						}
 						cost := a
-						cost.Cost = 1 + random.Int64N(int64(1+n%50/10))
+						if cost.Cost = 1; n%20 == 0 { // few of these pass when there is little left
+							cost.Cost = 1 + random.Int64N(100)
+						}
 						ds, err := storetest.Take(t.Context(), all[i], []stint.Ask{cost})
 						if err != nil {
 							t.Fatal(err)
