@@ -86,8 +86,7 @@ func (s servers) Reset(ctx context.Context, asks []stint.Ask) error {
 func (servers) Close() error { return nil }
 
 // TestLeaseClocks leases a counter whose parts are on two servers, of which one is a little ahead: its window has
-// turned while that of the other has not. What was charged in a window is not spent in the next, also if it was
-// gathered from both.
+// turned while that of the other has not. What was charged in a window is not spent in the next.
 func TestLeaseClocks(t *testing.T) {
 	t.Parallel()
 	const ahead = 30 * time.Millisecond
