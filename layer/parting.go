@@ -30,6 +30,7 @@ type group struct {
 	at     int   // the part they go to
 	lost   bool  // that part has denied them, or was not reached
 	denied bool  // and so has each of the others
+	said   int   // how many asks are answered by all parts
 	// What each part has answered to each ask, if they were asked, and why a part has not.
 	heard []stint.Decision
 	away  []error
@@ -259,6 +260,16 @@ func (p *parting) look(ctx context.Context, at func(*group) bool) error {
 	return nil
 }
 
+// missing returns why a part has not answered, if there is one.
+func (g *group) missing() error {
+	for _, err := range g.away {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // passes reports whether a part would have passed all asks when it was looked at.
 func (g *group) passes(k int) bool {
 	return g.away[k] == nil && !denied(g.heard[k*g.asks:(k+1)*g.asks])
@@ -317,7 +328,7 @@ func (g *group) describe(j int) stint.Decision {
 	switch {
 	case d.Allowed:
 		d.RetryAfter = 0
-	case g.cost <= g.parts[0].plan.Cap() && !slices.Equal(g.away, make([]error, len(g.away))):
+	case g.cost <= g.parts[0].plan.Cap() && g.missing() != nil:
 		d.RetryAfter = min(d.RetryAfter, time.Second)
 	}
 	return d
@@ -326,24 +337,25 @@ func (g *group) describe(j int) stint.Decision {
 // soon is the RetryAfter of a denial that may be over at once.
 const soon = time.Microsecond
 
-// conclude answers a take that has passed, or is denied. In a denial penalties record the violation, by a take that denies as
-// it has. Known says that the last try has said all that there is to say of asks that are not split.
+// conclude answers a take that has passed, or is denied. Penalties record a denial by a take that denies as it has. Known says
+// that the last try has answered the asks that are not split.
 func (p *parting) conclude(ctx context.Context, known bool) error {
-	said := make([]int, len(p.groups)) // asks of each
+	for i := range p.asks {
+		if g := p.group(i); g != nil && (g.lost || isPeek(g)) {
+			p.ds[i] = g.describe(g.said)
+			g.said++
+		}
+	}
+	if known && !p.violates() || !slices.Contains(p.of, 0) {
+		return nil
+	}
 	p.empty()
 	for i := range p.asks {
-		a, g := p.asks[i], p.group(i)
-		if g != nil && (g.lost || isPeek(g)) {
-			p.ds[i] = g.describe(said[p.of[i]-1])
-			said[p.of[i]-1]++
-		}
-		if a.Penalty == nil && (known || g != nil) {
+		a := p.asks[i]
+		if a.Penalty == nil && (known || p.of[i] > 0) {
 			standIn(&a, !p.ds[i].Allowed)
 		}
 		p.sent = append(p.sent, a)
-	}
-	if known && !p.violates() || !known && !slices.Contains(p.of, 0) {
-		return nil
 	}
 	if err := p.send(ctx, p.layer.next.Take); err != nil {
 		return err
@@ -395,8 +407,8 @@ func (p *parting) adjust(ctx context.Context) error {
 			parts = append(parts, to...)
 		default:
 			at := g.charged(a.Charge.Counter)
-			if away := slices.IndexFunc(g.away, func(err error) bool { return err != nil }); at < 0 && away >= 0 {
-				return unheard(g.away[away]) // it may have made the charge
+			if err := g.missing(); at < 0 && err != nil {
+				return unheard(err) // that part may have made the charge
 			}
 			at = max(at, 0) // if none has, the first rejects it
 			p.addPart(i, at, a.Cost)

@@ -3,6 +3,7 @@ package layer_test
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -110,7 +111,7 @@ func TestSplitBound(outer *testing.T) {
 				l.used[d.Counter] += cost
 				l.late[d.Counter] = 0
 				c := d.Charge()
-				c.ID = fmt.Sprint(n)
+				c.ID = strconv.Itoa(n)
 				l.open = append(l.open, reservation{Charge: c})
 			}
 			sum, late := int64(0), int64(0)
@@ -153,7 +154,7 @@ func TestSplitOverrun(t *testing.T) {
 				break
 			}
 			c := d.Charge()
-			c.ID = fmt.Sprint(sum)
+			c.ID = strconv.FormatInt(sum, 10)
 			a := splitAsk(limit, parts, used-reserved)
 			a.Charge = &c
 			if _, err := storetest.Adjust(t.Context(), s, []stint.Ask{a}); err != nil {
