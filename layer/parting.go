@@ -281,34 +281,35 @@ func (g *group) left(k int) int64 { return g.heard[k*g.asks].Remaining }
 // choose chooses a part that passes the group: from the last one on, the first that has at least half as much left as
 // the one that has most. So nodes go to different parts, and not to one that is soon exhausted.
 func (g *group) choose() bool {
-	most := int64(0)
+	most := 0
 	for k := range g.parts {
-		if g.passes(k) {
-			most = max(most, g.left(k))
+		if g.left(k) > g.left(most) {
+			most = k
 		}
 	}
 	for j := range g.parts {
-		if k := (g.at + j) % len(g.parts); g.passes(k) && g.left(k) >= most/2 {
+		if k := (g.at + j) % len(g.parts); g.passes(k) && g.left(k) >= g.left(most)/2 {
 			g.at = k
 			return true
 		}
 	}
+	g.at = most
 	return false
 }
 
 // describe returns a decision about all parts that have answered the j-th ask. It is about a peek, or a denial.
 func (g *group) describe(j int) stint.Decision {
 	d := stint.Decision{Limit: g.cap, RetryAfter: stint.Never}
-	most, full := 0, false
+	full := false
 	for k := range g.parts {
 		h := g.heard[k*g.asks+j]
+		if k != g.at {
+			h.Remaining = g.left(k) // before the asks, which do not go there
+		}
 		d.At = max(d.At, h.At)
 		d.Remaining += h.Remaining
 		d.Before += h.Before
 		d.ResetAfter = max(d.ResetAfter, h.ResetAfter)
-		if g.left(k) > g.left(most) {
-			most = k
-		}
 		switch {
 		case g.away[k] != nil:
 		case !h.Allowed:
@@ -321,7 +322,7 @@ func (g *group) describe(j int) stint.Decision {
 	case isPeek(g):
 		d.Allowed = d.Remaining > 0 || !full
 	case g.denied: // of several asks, the last may be too much
-		d.Allowed = g.heard[most*g.asks+j].Allowed && !g.passes(most)
+		d.Allowed = g.heard[g.at*g.asks+j].Allowed && !g.passes(g.at)
 	default:
 		d.Allowed = true
 	}
