@@ -197,11 +197,12 @@ func (e *Engine) look(ctx context.Context, asks []stint.Ask, ds []stint.Decision
 	}
 	var denied []int
 	for i := range ds {
-		d := &ds[i]
-		if asks[i].Penalty != nil || asks[i].Cost <= d.Remaining || d.Basis == stint.Open || d.Basis == stint.Closed {
+		a, d := &asks[i], &ds[i]
+		fits := a.Cost <= d.Remaining
+		if a.Penalty != nil || fits && (a.Cost <= 1 || !split(a)) || d.Basis == stint.Open || d.Basis == stint.Closed {
 			continue
 		}
-		if d.Allowed = false; asks[i].Cost > d.Limit {
+		if d.Allowed = fits; a.Cost > d.Limit {
 			d.RetryAfter = stint.Never
 		} else {
 			denied = append(denied, i)
@@ -213,9 +214,12 @@ func (e *Engine) look(ctx context.Context, asks []stint.Ask, ds []stint.Decision
 	return e.lookAhead(ctx, asks, ds, denied)
 }
 
-// lookAhead finds out when costs will pass that do not pass now. It asks for them, together with more
-// than there is of a limit for each subject: so the take is denied in every slot of a cluster, and
-// nothing is charged whatever has happened meanwhile.
+// split reports whether the counter is divided. Then what remains is not all in one part, which has to hold a cost.
+func split(a *stint.Ask) bool { return a.Policy != nil && a.Policy.Split > 1 }
+
+// lookAhead finds out when costs will pass that do not pass now, and whether parts of counters can hold them. It asks
+// for them, together with more than there is of a limit for each subject, or of the counter if it is divided: so the
+// take is denied in every slot of a cluster, and nothing is charged whatever has happened meanwhile.
 func (e *Engine) lookAhead(ctx context.Context, asks []stint.Ask, ds []stint.Decision, denied []int) error {
 	var ahead []stint.Ask
 	for _, i := range denied {
@@ -223,7 +227,11 @@ func (e *Engine) lookAhead(ctx context.Context, asks []stint.Ask, ds []stint.Dec
 	}
 	for i := range denied {
 		bar := stint.Ask{Key: stint.Key{Subject: ahead[i].Key.Subject, Name: "none"}, Limit: stint.PerSecond(1), Cost: 2}
-		if !slices.ContainsFunc(ahead[len(denied):], func(a stint.Ask) bool { return a.Key == bar.Key }) {
+		if split(&ahead[i]) {
+			bar = ahead[i]
+			bar.Cost, bar.Policy = bar.Limit.Cap()+1, &stint.Policy{Split: bar.Policy.Split}
+		}
+		if !slices.ContainsFunc(ahead[len(denied):], func(a stint.Ask) bool { return a.Key == bar.Key && a.Limit == bar.Limit }) {
 			ahead = append(ahead, bar)
 		}
 	}
@@ -232,8 +240,10 @@ func (e *Engine) lookAhead(ctx context.Context, asks []stint.Ask, ds []stint.Dec
 		return err
 	}
 	for n, i := range denied {
-		// What passes now has recovered since it was looked at.
-		ds[i].RetryAfter = max(out[n].RetryAfter, time.Microsecond)
+		if d := &ds[i]; !d.Allowed || !out[n].Allowed {
+			// What passes now has recovered since it was looked at.
+			d.Allowed, d.RetryAfter = false, max(out[n].RetryAfter, time.Microsecond)
+		}
 	}
 	return nil
 }

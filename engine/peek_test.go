@@ -82,6 +82,15 @@ on_store_failure = "`+mode+`"
 			if err != nil || len(usage) != 1 || usage[0].Decision.Remaining != want {
 				t.Errorf("%s: %+v, %v; want %d left", mode, usage, err, want)
 			}
+			for cost := int64(1); cost < 7; cost++ { // 5 and 2 were used of 5 each
+				r := from("alice", "GET", "/")
+				r.Cost = cost
+				looked, err := e.Peek(t.Context(), r)
+				can := min(want, 5)
+				if d := looked.Limits[0].Decision; err != nil || d.Allowed != (cost <= can) || (d.RetryAfter == stint.Never) != (cost > 5) {
+					t.Errorf("%s: a cost of %d: %+v, %v; a part has %d of 5", mode, cost, d, err, can)
+				}
+			}
 			looked, err := e.Peek(t.Context(), from("alice", "GET", "/"))
 			if err != nil || looked.Limits[0].Decision.Remaining != want {
 				t.Errorf("%s: %+v, %v; want %d left", mode, looked.Limits, err, want)

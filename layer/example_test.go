@@ -65,8 +65,8 @@ func ExampleFallback() {
 	// false local of 10
 }
 
-// A counter for all users has eight parts, which a Redis Cluster keeps on different servers. A cost that no part has
-// is gathered from several.
+// A counter for all users has eight parts, which a Redis Cluster keeps on different servers. A part has to hold a cost as a
+// whole.
 func ExampleSplit() {
 	local, err := memstore.New(memstore.Options{})
 	if err != nil {
@@ -78,19 +78,20 @@ func ExampleSplit() {
 	}
 	defer store.Close()
 	asks := []stint.Ask{{
-		Key: stint.Key{Subject: "everyone", Name: "api"}, Limit: stint.PerHour(1000), Cost: 600,
-		Policy: &stint.Policy{Split: 8},
+		Key: stint.Key{Subject: "everyone", Name: "api"}, Limit: stint.PerHour(1000), Policy: &stint.Policy{Split: 8},
 	}}
 	ds := make([]stint.Decision, len(asks))
-	for range 2 {
+	for _, cost := range []int64{125, 100, 126} {
+		asks[0].Cost = cost
 		if err := store.Take(context.Background(), asks, ds); err != nil {
 			panic(err)
 		}
-		fmt.Println(ds[0].Allowed, ds[0].Remaining, "of", ds[0].Limit)
+		fmt.Println(ds[0].Allowed, ds[0].Remaining, "of", ds[0].Limit, ds[0].RetryAfter == stint.Never)
 	}
 	// Output:
-	// true 400 of 1000
-	// false 400 of 1000
+	// true 875 of 1000 false
+	// true 775 of 1000 false
+	// false 775 of 1000 true
 }
 
 // A counter that is asked for often is leased: this process takes units ahead, and spends them in memory.

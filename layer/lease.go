@@ -45,8 +45,8 @@ type LeaseOptions struct {
 // The price is the opposite: while a node holds units that it has not spent, other nodes may be denied. They
 // are held for at most one term, and then given back. A node that crashes does not give them back. To keep
 // that small, a lease has what this node spends in three quarters of a term, and at most its part of half of
-// what remains. Near the limit that is nothing, and the store decides every take. Before this node denies, it
-// gives back its own units, and asks again.
+// what remains, so that all others hold less than half of the limit. Near the limit that is nothing, and the store
+// decides every take. Before this node denies, it gives back its own units, and asks again.
 //
 // A counter is leased if it has enough takes in a term (Begin). A take of several asks spends units of all of
 // them, or is decided by the store as a whole; so it is if one ask has no lease, is a penalty, a peek, or of
@@ -248,20 +248,26 @@ func (l *leases) heard(asks []stint.Ask, ds []stint.Decision, begin bool) {
 		if e == nil && begin && d.Basis == stint.Counted && l.warm(a, now) {
 			e = l.begin(a, now)
 		}
-		if e == nil {
-			continue
+		if !d.Allowed { // without a lock of the lease, since there may be very many
+			l.deny(a, e)
 		}
-		if d.Basis == stint.Counted {
+		if e != nil && d.Basis == stint.Counted {
 			e.mu.Lock()
 			if e.heard(now, a, d); begin && e.is(a) {
 				l.extend(e, now)
 			}
 			e.mu.Unlock()
 		}
-		if !d.Allowed { // without the lock, since there may be very many
-			l.askOthers(e, now)
-			e.denied.Add(1)
-		}
+	}
+}
+
+// deny counts a denial. The lease may be nil: other nodes may have some of the counter.
+func (l *leases) deny(a *stint.Ask, e *lease) {
+	switch others := most(a, int64(l.o.Replicas())); {
+	case e != nil:
+		e.meter.deny(others)
+	case others > 0:
+		l.o.Meter.of(&a.Key).deny(others)
 	}
 }
 
@@ -337,16 +343,12 @@ func (l *leases) fetch(e *lease, n int64) {
 	ctx, cancel := context.WithTimeout(context.Background(), background) //nolint:forbidigo // no caller waits for this
 	defer cancel()
 	begin := time.Since(l.born) // before the store decides, so that no deadline is too late
-	asks, ds := []stint.Ask{e.ask, e.lent}, make([]stint.Decision, 2)
-	asks[0].Cost, asks[1].Cost = n, n
-	e.mu.Lock()
-	c := e.charging(begin, n)
-	e.mu.Unlock()
+	asks, ds := []stint.Ask{e.ask}, make([]stint.Decision, 1)
+	asks[0].Cost = n
 	err := l.next.Take(ctx, asks, ds)
 	now := time.Since(l.born)
 	e.mu.Lock()
 	e.trip = max(now-begin, e.trip-e.trip/8)
-	c.until = e.recoveredBy(now)
 	e.fetched = nil
 	var back []stint.Ask
 	switch {
@@ -357,21 +359,18 @@ func (l *leases) fetch(e *lease, n int64) {
 			e.meter.kept.Add(n)
 		}
 	case ds[0].Basis == stint.Remembered: // it says nothing about now
-		e.notCharged(c)
 	case ds[0].Basis != stint.Counted:
 		e.pause = now + e.term // the store is away; what was counted without it is not for later
 		if !denied(ds) {
 			back = stint.Refund(asks, ds)
 		}
 	case denied(ds):
-		e.notCharged(c)
 		e.heard(now, &e.ask, &ds[0])
 	case e.closed:
 		back = stint.Refund(asks, ds)
 	default:
 		e.heard(now, &e.ask, &ds[0])
-		c.charge = ds[1].Charge()
-		e.add(e.newBatch(ds[0], c, begin, now))
+		e.add(e.newBatch(ds[0], begin, now))
 		e.timer.Reset(e.next(now))
 	}
 	if back != nil {
@@ -381,33 +380,31 @@ func (l *leases) fetch(e *lease, n int64) {
 	l.giveBack(back)
 }
 
-// turn ends the batches of a lease whose time is over. If it has few takes, it ends all of them, and the lease
-// itself as soon as nothing of this node is in the companion: another lease would take that for units of others.
+// turn ends the batches of a lease whose time is over. If it has few takes, it ends all of them, and the lease itself,
+// unless units are being fetched.
 func (l *leases) turn(e *lease) {
 	now := time.Since(l.born)
 	e.mu.Lock()
 	few := e.few(now, int64(l.o.Begin))
 	back := e.remove(func(b *batch) bool { return few || now >= b.deadline })
-	over := few && e.fetched == nil && e.own(now) == 0
+	over := few && e.fetched == nil
 	if over {
 		e.closed = true // it fetches nothing more
 	} else if !e.closed {
 		e.timer.Reset(e.next(now))
 	}
 	e.meter.note(e)
-	e.meter.denials(e)
 	e.mu.Unlock()
 	if over {
 		back = append(back, l.end(e)...)
 	}
-	l.giveBack(back, e)
+	l.giveBack(back)
 }
 
 // surrender gives back what this node holds of the counters of asks, or of those that ds denies, and what it
 // is about to hold. It reports whether there was anything.
 func (l *leases) surrender(ctx context.Context, asks []stint.Ask, ds []stint.Decision) bool {
 	var back []stint.Ask
-	var of []*lease
 	for i := range asks {
 		if ds != nil && ds[i].Allowed {
 			continue
@@ -422,14 +419,14 @@ func (l *leases) surrender(ctx context.Context, asks []stint.Ask, ds []stint.Dec
 			case <-ctx.Done():
 			}
 		}
-		back, of = append(back, e.empty()...), append(of, e)
+		back = append(back, e.empty()...)
 	}
-	l.giveBack(back, of...)
+	l.giveBack(back)
 	return len(back) > 0
 }
 
-// giveBack changes charges in the store, those of these leases. If that fails, the units stay charged.
-func (l *leases) giveBack(back []stint.Ask, of ...*lease) {
+// giveBack changes charges in the store. If that fails, the units stay charged.
+func (l *leases) giveBack(back []stint.Ask) {
 	if len(back) == 0 {
 		return
 	}
@@ -442,11 +439,6 @@ func (l *leases) giveBack(back []stint.Ask, of ...*lease) {
 	l.o.Meter.back(back, ds)
 	if ds != nil {
 		l.told(back, ds)
-	}
-	for _, e := range of {
-		e.mu.Lock()
-		e.answered(back, ds)
-		e.mu.Unlock()
 	}
 }
 

@@ -86,8 +86,7 @@ func (s servers) Reset(ctx context.Context, asks []stint.Ask) error {
 func (servers) Close() error { return nil }
 
 // TestLeaseClocks leases a counter whose parts are on two servers, of which one is a little ahead: its window has
-// turned while that of the other has not. What was charged in a window is not spent in the next, also if it was
-// gathered from both.
+// turned while that of the other has not. What was charged in a window is not spent in the next.
 func TestLeaseClocks(t *testing.T) {
 	t.Parallel()
 	const ahead = 30 * time.Millisecond
@@ -148,35 +147,19 @@ func TestLeaseClocks(t *testing.T) {
 	}
 }
 
-// TestSplitDate gathers a cost from two servers, of which one is ahead: the decision has the instant of the charge whose
-// window ends first.
-func TestSplitDate(t *testing.T) {
+// TestSplitClocks charges what another store has charged, to parts on two servers, of which one is behind: the instant is
+// in the future of none.
+func TestSplitClocks(t *testing.T) {
 	t.Parallel()
-	const ahead = 30 * time.Millisecond
-	for _, text := range []string{"100/1s fixed_window", "100/1s sliding_window"} {
-		limit := parse(t, text)
-		plan, err := limit.Compile()
-		if err != nil {
-			t.Fatal(err)
-		}
-		for at, want := range map[time.Duration]time.Duration{ // in the window
-			500 * time.Millisecond: 470 * time.Millisecond,
-			970 * time.Millisecond: 30 * time.Millisecond, // its clock has just turned
-			990 * time.Millisecond: 10 * time.Millisecond,
-		} {
-			now := time.Unix(1_767_225_600, 0).Add(at)
-			store := servers{
-				all: []stint.Store{
-					memory(t, func() time.Time { return now }), memory(t, func() time.Time { return now.Add(ahead) }),
-				},
-				of: map[string]int{partsOf(t, limit, 2)[1].Key.Subject: 1},
-			}
-			a := splitAsk(limit, 2, 80)
-			a.Plan = plan
-			d := take(t, must(t)(layer.Split(store)), a)[0]
-			if left := layer.WindowLeft(&a, &d); !d.Allowed || left != want {
-				t.Errorf("%s at %v: %v are left of the window, want %v; %+v", text, at, left, want, d)
-			}
-		}
+	now := time.Unix(1_767_225_600, 0)
+	store := servers{
+		all: []stint.Store{memory(t, func() time.Time { return now }), memory(t, func() time.Time { return now.Add(time.Minute) })},
+		of:  map[string]int{partsOf(t, parse(t, "100/1h fixed_window"), 2)[1].Key.Subject: 1},
+	}
+	a := splitAsk(parse(t, "100/1h fixed_window"), 2, 80)
+	a.Charge = &stint.Charge{At: now.Add(time.Minute).UnixMicro(), Cost: 80}
+	ds := make([]stint.Decision, 1)
+	if err := must(t)(layer.Split(store)).Adjust(t.Context(), []stint.Ask{a}, ds); err != nil || ds[0].Remaining != 20 {
+		t.Errorf("%+v, %v; want 20 that remain", ds, err)
 	}
 }

@@ -14,7 +14,6 @@ import (
 type lease struct {
 	id    uint64
 	ask   stint.Ask // for units of the counter, without a cost
-	lent  stint.Ask // for what all nodes have taken ahead of it
 	term  time.Duration
 	meter *limitMeter
 	timer *time.Timer // calls turn
@@ -42,12 +41,6 @@ type lease struct {
 
 	// For the meter: what it has not been told yet.
 	spent, told int64
-	denied      atomic.Int64
-	asked       atomic.Int64 // when it may be found out again what other nodes hold, like now
-	asking      bool         // that is to be found out now
-	out         int64        // what they held then
-	aheads      []*ahead     // what may be of this node in lent
-	charged     int64        // all that this node has charged to lent
 }
 
 // batch is units that were charged together.
@@ -57,7 +50,6 @@ type batch struct {
 	arrived    time.Duration // when it had answered
 	deadline   time.Duration // no unit is spent from then on
 	decision   stint.Decision
-	ahead      *ahead
 }
 
 // maxBatch is how many units a batch has at most.
@@ -74,25 +66,22 @@ func newLease(a *stint.Ask, id uint64, now time.Duration) *lease {
 	if !a.Compiled() {
 		e.ask.Plan, _ = a.Limit.Compile() // the store has accepted it
 	}
-	e.lent = companion(&e.ask, e.term)
 	return e
 }
 
-// newBatch returns the units that a take of e.ask and e.lent has charged.
-func (e *lease) newBatch(d stint.Decision, c *ahead, begin, now time.Duration) batch {
+// newBatch returns the units that a take of e.ask has charged.
+func (e *lease) newBatch(d stint.Decision, begin, now time.Duration) batch {
 	life := min(e.term, WindowLeft(&e.ask, &d))
 	life -= life / 1000 // the store's clock may be faster
-	return batch{size: d.Cost, left: d.Cost, begin: begin, arrived: now, deadline: begin + life, decision: d, ahead: c}
+	return batch{size: d.Cost, left: d.Cost, begin: begin, arrived: now, deadline: begin + life, decision: d}
 }
 
 // WindowLeft returns how long it is until the window ends in which a was charged, if d is the decision: units that are
 // taken before they are needed must not be spent later. It goes by the instant of the charge alone: ResetAfter may be
 // about other parts of a split counter. Limits without windows have [stint.Never]. The Plan of a must be that of its
 // limit.
-func WindowLeft(a *stint.Ask, d *stint.Decision) time.Duration { return windowLeft(a.Plan, d.At) }
-
-// windowLeft returns how long it is from an instant until the end of its window.
-func windowLeft(p *stint.Plan, at int64) time.Duration {
+func WindowLeft(a *stint.Ask, d *stint.Decision) time.Duration {
+	p, at := a.Plan, d.At
 	switch p.Limit().Algorithm {
 	case stint.FixedWindow:
 		return time.Duration(recovers(p, at)-at) * time.Microsecond
@@ -183,8 +172,8 @@ func (e *lease) heard(now time.Duration, a *stint.Ask, d *stint.Decision) {
 // left. They are fetched when the rest lasts for an eighth of a term, so that a batch is spent before its
 // deadline, and the next one is here before that.
 //
-// It is at most this node's part of half of what remains, so that other nodes find some. If that is not worth
-// a call, it is 0: the store decides.
+// With what is left, it is at most this node's part of half of what remains, so that other nodes find some, and what
+// the part of a split counter has that has most. If that is not worth a call, it is 0: the store decides.
 func (e *lease) need(now time.Duration, nodes int64) int64 {
 	if e.closed || e.replaced || e.fetched != nil || now < e.pause || e.takes == 0 {
 		return 0
@@ -196,7 +185,10 @@ func (e *lease) need(now time.Duration, nodes int64) int64 {
 	if now >= e.recovered {
 		remaining = e.ask.Plan.Cap()
 	}
-	n := min(int64(inTerm*3/4)-left, remaining/(2*nodes), maxBatch)
+	n := min(int64(inTerm*3/4), share(remaining, nodes), maxBatch) - left
+	if e.ask.Policy.Split > 1 {
+		n = min(n, remaining/int64(e.ask.Policy.Split))
+	}
 	const worth = 4 // takes
 	if n < worth*max(e.units/e.takes, 1) {
 		return 0
@@ -206,6 +198,17 @@ func (e *lease) need(now time.Duration, nodes int64) int64 {
 	e.low = int64(e.rate * float64(min(max(e.term/8, 2*e.trip), e.term/4)))
 	e.since, e.takes, e.units = now, 0, 0
 	return n
+}
+
+// share returns how much of what remains each of several nodes takes ahead at most: together, half.
+func share(remaining, nodes int64) int64 { return remaining / (2 * nodes) }
+
+// most returns how many units other nodes hold of a counter at most. Those of other regions are not known.
+func most(a *stint.Ask, nodes int64) int64 {
+	if a.Policy.Regions == stint.RegionsCentral {
+		return a.Limit.Cap()
+	}
+	return (nodes - 1) * share(a.Limit.Cap(), nodes)
 }
 
 // fetching returns a channel that is closed when the units are here that are being fetched, or nil.
@@ -234,12 +237,10 @@ func (e *lease) end() []stint.Ask {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.closed = true
-	back := e.remove(func(*batch) bool { return true })
-	return append(back, e.release()...)
+	return e.remove(func(*batch) bool { return true })
 }
 
-// remove removes batches, and returns what is to be given back. With nothing to give back of the counter, the
-// companion is not worth a call.
+// remove removes batches, and returns what is to be given back.
 func (e *lease) remove(gone func(*batch) bool) (back []stint.Ask) {
 	keep := e.batches[:0]
 	for i := range e.batches {
@@ -256,9 +257,6 @@ func (e *lease) remove(gone func(*batch) bool) (back []stint.Ask) {
 		back = append(back, a)
 	}
 	e.batches = keep
-	if len(back) > 0 {
-		back = append(back, e.release()...)
-	}
 	return back
 }
 
@@ -278,7 +276,7 @@ func (e *lease) few(now time.Duration, begin int64) bool {
 // next returns how long it is until the next batch expires, or the term ends.
 func (e *lease) next(now time.Duration) time.Duration {
 	if e.replaced {
-		return stint.MinLease // until nothing of this node is in the companion
+		return stint.MinLease // until nothing is being fetched
 	}
 	at := e.turned + e.term
 	for i := range e.batches {

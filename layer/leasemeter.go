@@ -12,7 +12,7 @@ import (
 
 // LeaseMeter counts what leases do, for each limit. See [LeaseOptions.Meter].
 type LeaseMeter struct {
-	mu     sync.Mutex
+	mu     sync.RWMutex
 	limits map[string]*limitMeter
 	full   atomic.Uint64
 }
@@ -22,12 +22,10 @@ const maxMetered = 1000
 
 // Leased is what the leases of this node have done for a limit. Units are those of the limit.
 //
-// Early counts denials while other nodes held units of the same counter that they had not spent. With one node it is
-// always 0. What others hold is asked at a denial, at most once in two terms, and the answer holds for the denials of
-// these, though units may be spent or given back meanwhile. A batch counts whole until all of it is spent or given
-// back. If it was spent and its node has neither given back units nor denied since, it counts until up to two terms
-// after it was taken, as do those of a node that has crashed. While this node does not know what became of its own
-// units, since the store has not answered, it counts fewer.
+// Early counts denials while other nodes may have held units of the same counter that they had not spent, and MostOut is the
+// most that they may have held then. Both are bounds, by what nodes take ahead at most: each its part of half of the
+// limit, while all know the same number of nodes, and those of other regions up to the limit. With one node in one region
+// both are 0.
 type Leased struct {
 	Limit    string // as [stint.Key.Limit] returns it; empty for all that did not fit
 	Counters int64  // leased now
@@ -36,19 +34,19 @@ type Leased struct {
 	Spent    int64  // of Lent
 	Back     int64  // of Lent, given back
 	Kept     int64  // of Lent, neither spent nor given back, since the store failed; a [Fallback] may give them back later
-	Denied   int64  // takes that were denied
-	Early    int64  // of Denied, while other nodes held units, so that they may have been early
-	MostOut  int64  // the most units that other nodes had in such batches at a denial
+	Denied   int64  // takes that were denied, of counters that this node leased, or others may have
+	Early    int64  // of Denied, at most, while other nodes held units
+	MostOut  int64  // the units that other nodes held then, at most
 	MostUsed int64  // the most units that the store has counted of a counter in its window: at most Cap, its capacity then
 	Cap      int64
 }
 
 // limitMeter is Leased, as it is counted.
 type limitMeter struct {
-	counters, held, lent, spent, back, kept, denied, early atomic.Int64
+	counters, held, lent, spent, back, kept, denied, early, mostOut atomic.Int64
 
-	mu                     sync.Mutex
-	mostOut, mostUsed, cap int64
+	mu            sync.Mutex
+	mostUsed, cap int64
 }
 
 // NewLeaseMeter returns a meter that has counted nothing.
@@ -65,7 +63,7 @@ func (m *LeaseMeter) Read() []Leased {
 		out = append(out, Leased{
 			Limit: name, Counters: x.counters.Load(), Held: x.held.Load(), Lent: x.lent.Load(), Spent: x.spent.Load(),
 			Back: x.back.Load(), Kept: x.kept.Load(), Denied: x.denied.Load(), Early: x.early.Load(),
-			MostOut: x.mostOut, MostUsed: x.mostUsed, Cap: x.cap,
+			MostOut: x.mostOut.Load(), MostUsed: x.mostUsed, Cap: x.cap,
 		})
 		x.mu.Unlock()
 	}
@@ -87,11 +85,16 @@ func (m *LeaseMeter) Full() uint64 { return m.full.Load() }
 
 // of returns the meter of a limit.
 func (m *LeaseMeter) of(k *stint.Key) *limitMeter {
+	name := k.Limit()
+	m.mu.RLock()
+	x := m.limits[name]
+	m.mu.RUnlock()
+	if x != nil {
+		return x
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	name := k.Limit()
-	x := m.limits[name]
-	if x == nil && len(m.limits) >= maxMetered {
+	if x = m.limits[name]; x == nil && len(m.limits) >= maxMetered {
 		name = ""
 		x = m.limits[name]
 	}
@@ -114,10 +117,6 @@ func (m *LeaseMeter) end(e *lease) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.meter.counters.Add(-1)
-	if e.asking {
-		e.asking, e.out = false, 0
-	}
-	e.meter.denials(e)
 	e.meter.note(e)
 }
 
@@ -126,9 +125,6 @@ func (m *LeaseMeter) end(e *lease) {
 func (m *LeaseMeter) back(asks []stint.Ask, ds []stint.Decision) {
 	for i := range asks {
 		a := &asks[i]
-		if len(a.Key.Name) >= len(lentName) && a.Key.Name[:len(lentName)] == lentName {
-			continue
-		}
 		if x := m.of(&a.Key); ds != nil && (ds[i].Basis == stint.Counted || a.Charge.Local) {
 			x.back.Add(-a.Cost)
 		} else {
@@ -148,19 +144,15 @@ func (x *limitMeter) note(e *lease) {
 	e.told, e.spent = held, 0
 }
 
-// denials counts what a lease has denied, unless it is being found out what other nodes hold. The caller holds it.
-func (x *limitMeter) denials(e *lease) {
-	if e.asking {
+// deny counts a denial while other nodes may have held so many units.
+func (x *limitMeter) deny(out int64) {
+	x.denied.Add(1)
+	if out == 0 {
 		return
 	}
-	n := e.denied.Swap(0)
-	x.denied.Add(n)
-	if e.out > 0 {
-		x.early.Add(n)
+	x.early.Add(1)
+	for most := x.mostOut.Load(); out > most && !x.mostOut.CompareAndSwap(most, out); most = x.mostOut.Load() {
 	}
-	x.mu.Lock()
-	x.mostOut = max(x.mostOut, e.out)
-	x.mu.Unlock()
 }
 
 // used notes how much the store has counted of a counter. That is never above the limit, whatever was admitted.

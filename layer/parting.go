@@ -6,412 +6,496 @@ import (
 	"errors"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/stintdev/stint"
 )
 
 // parting is a take or an adjustment with split asks, while it is decided.
 type parting struct {
-	layer *split
-	asks  []stint.Ask
-	ds    []stint.Decision
-
-	wants  []want
-	views  []view
-	shares []share // what is to be charged, in the order of the asks
-
-	// What is sent to the store: from says which ask and which part each is of.
-	sent []stint.Ask
-	from []origin
-	out  []stint.Decision
+	layer  *split
+	asks   []stint.Ask
+	ds     []stint.Decision
+	of     []int // the group of each ask, from 1; 0: it is not split
+	groups []group
+	sent   []stint.Ask
+	out    []stint.Decision
 }
 
-// want is an ask on its way to a decision.
-type want struct {
-	view   int   // of its counter, from 1; 0: it is not split
-	denied bool  // no parts can pass it
-	lost   bool  // the last try was denied by it, or by one of its parts
-	left   int64 // if it is denied, what the asks before it have left
-	run    run   // the parts that are to be charged
+// group is the asks of a take for one split counter, which all go to one part.
+type group struct {
+	*whole
+	asks   int
+	cost   int64 // of all of them; 0: they are peeks, which all parts answer
+	at     int   // the part they go to
+	lost   bool  // that part has denied them, or was not reached
+	denied bool  // and so has each of the others
+	said   int   // how many asks are answered by all parts
+	// What each part has answered to each ask, if they were asked, and why a part has not.
+	heard []stint.Decision
+	away  []error
 }
 
-// share is how many units of an ask are charged to a part.
-type share struct {
-	origin
-	units int64
-}
-
-// origin is the ask, and the part of its counter, that a question to the store is about.
-type origin struct{ ask, part int32 }
-
-// none is the part of an ask that is not split, or that stands in for one that is.
-const none = -1
-
-// viewOf returns the number of the counter of an ask, or 0 if it has no parts. Asks of one counter share it.
-func (p *parting) viewOf(i int) int {
-	w := p.layer.find(&p.asks[i])
-	if w == nil {
+// groupOf returns the number of the group of an ask, or 0 if its counter has no parts.
+func (p *parting) groupOf(a *stint.Ask) int {
+	if !isSplit(a) {
 		return 0
 	}
-	for n := range p.views {
-		if v := p.views[n].whole; v == w || v.key == w.key && v.limit == w.limit && v.split == w.split {
+	for n := range p.groups {
+		if g := &p.groups[n]; g.key == a.Key && g.limit == a.Limit && g.split == a.Policy.Split {
+			g.asks++
+			g.cost += a.Cost
 			return n + 1
 		}
 	}
-	p.views = append(p.views, view{whole: w})
-	return len(p.views)
+	w := p.layer.find(a)
+	if w == nil {
+		return 0
+	}
+	p.groups = append(p.groups, group{whole: w, asks: 1, cost: a.Cost, at: int(w.at.Load())})
+	return len(p.groups)
 }
 
-// punishes reports whether there are penalties, to which it matters which asks are directly before them.
-func (p *parting) punishes() bool {
-	return slices.ContainsFunc(p.asks, func(a stint.Ask) bool { return a.Penalty != nil })
-}
-
-// view returns the counter of an ask, or nil if it is not split.
-func (p *parting) view(i int) *view {
-	if n := p.wants[i].view; n > 0 {
-		return &p.views[n-1]
+// group returns the group of an ask, or nil if it is not split.
+func (p *parting) group(i int) *group {
+	if n := p.of[i]; n > 0 {
+		return &p.groups[n-1]
 	}
 	return nil
 }
 
-// take decides a take. At first every ask is at the part where takes begin, if that can hold its cost.
-func (p *parting) take(ctx context.Context) error {
-	var failed error
-	if p.begins() {
-		done, err := p.try(ctx)
-		if done || !retries(ctx, err) {
-			return err
-		}
-		failed = err
-	}
-	for tries := 0; ; tries++ {
-		if err := p.hear(ctx); err != nil {
-			return err
-		}
-		if failed != nil && !p.wasAway() {
-			return failed // of another ask
-		}
-		p.choose()
-		if p.some(func(w *want) bool { return w.denied }) {
-			return p.deny(ctx)
-		}
-		if p.some(func(w *want) bool { return w.view == 0 && w.lost }) {
-			return p.conclude(ctx)
-		}
-		if tries > p.mostParts() {
-			if failed != nil {
-				return failed
-			}
-			p.giveUp()
-			return p.deny(ctx)
-		}
-		done, err := p.try(ctx)
-		if done || !retries(ctx, err) {
-			return err
-		}
-		failed = err
-	}
-}
-
-// retries reports whether a take may go to other parts after a call with this error, or with none.
-func retries(ctx context.Context, err error) bool {
-	return err == nil || unreachable(err) && errors.Is(err, stint.ErrNotApplied) && ctx.Err() == nil
-}
-
-func (p *parting) some(is func(*want) bool) bool {
-	for i := range p.wants {
-		if is(&p.wants[i]) {
+// some reports whether there is a group that is so.
+func (p *parting) some(is func(*group) bool) bool {
+	for n := range p.groups {
+		if is(&p.groups[n]) {
 			return true
 		}
 	}
 	return false
 }
 
-func (p *parting) mostParts() (n int) {
-	for i := range p.views {
-		n = max(n, len(p.views[i].parts))
-	}
-	return n
-}
+func isPeek(g *group) bool   { return g.cost == 0 }
+func isLost(g *group) bool   { return g.lost }
+func isDenied(g *group) bool { return g.denied }
 
-// begins gives every split ask to the part where takes begin. It reports false if one cannot be decided there:
-// a peek, or a cost that only several parts can hold.
-func (p *parting) begins() bool {
-	p.shares = p.shares[:0]
-	for i := range p.asks {
-		v, cost := p.view(i), p.asks[i].Cost
-		if v == nil {
-			continue
+// take decides a take. At first each group goes to the part where takes begin.
+func (p *parting) take(ctx context.Context) error {
+	if p.some(isPeek) {
+		if err := p.look(ctx, isPeek); err != nil {
+			return err
 		}
-		at := v.at.Load()
-		if cost == 0 || cost > v.parts[at].plan.Cap() {
-			return false
+		if !slices.Contains(p.of, 0) && !p.some(func(g *group) bool { return !isPeek(g) }) {
+			return p.conclude(ctx, true)
 		}
-		p.shares = append(p.shares, share{origin{int32(i), at}, cost})
 	}
-	return true
-}
-
-// send calls the store with what was added.
-func (p *parting) send(ctx context.Context, call func(context.Context, []stint.Ask, []stint.Decision) error) error {
-	p.out = slices.Grow(p.out[:0], len(p.sent))[:len(p.sent)]
-	clear(p.out)
-	return call(ctx, p.sent, p.out)
+	for tries := 0; ; tries++ {
+		failed := p.try(ctx)
+		switch elsewhere := unreachable(failed) && errors.Is(failed, stint.ErrNotApplied) && ctx.Err() == nil; {
+		case failed != nil && !elsewhere:
+			return failed
+		case failed == nil && !p.some(isLost):
+			return p.conclude(ctx, true)
+		}
+		if err := p.look(ctx, isLost); err != nil {
+			return err
+		}
+		if failed != nil && !p.some(func(g *group) bool { return g.lost && g.away[g.at] != nil }) {
+			return failed // the server of another ask is away
+		}
+		for n := range p.groups {
+			if g := &p.groups[n]; g.lost {
+				g.denied = !g.choose() || tries == len(g.parts)
+			}
+		}
+		if p.some(isDenied) {
+			return p.conclude(ctx, failed == nil)
+		}
+	}
 }
 
 // empty makes room for the next call. It keeps nothing of the last one alive.
 func (p *parting) empty() {
 	clear(p.sent)
-	p.sent, p.from, p.out = p.sent[:0], p.from[:0], p.out[:0]
+	p.sent = p.sent[:0]
 }
 
-func (p *parting) add(a stint.Ask, from origin) {
-	p.sent, p.from = append(p.sent, a), append(p.from, from)
+// send calls the store with what was added.
+func (p *parting) send(ctx context.Context, do call) error {
+	p.out = slices.Grow(p.out[:0], len(p.sent))[:len(p.sent)]
+	clear(p.out)
+	return do(ctx, p.sent, p.out)
 }
 
-// addPart adds a question about a part of an ask's counter.
-func (p *parting) addPart(from origin, cost int64) *stint.Ask {
-	a, at := p.asks[from.ask], &p.view(int(from.ask)).parts[from.part]
+// addPart adds an ask for a part of a counter.
+func (p *parting) addPart(i, at int, cost int64) *stint.Ask {
+	a, of := p.asks[i], &p.group(i).parts[at]
 	a.Client = cmp.Or(a.Client, a.Key.Subject)
-	a.Key.Subject, a.Limit, a.Plan, a.Cost = at.subject, at.limit, at.plan, cost
-	p.add(a, from)
+	a.Key.Subject, a.Limit, a.Plan, a.Cost = of.subject, of.plan.Limit(), of.plan, cost
+	p.sent = append(p.sent, a)
 	return &p.sent[len(p.sent)-1]
 }
 
-// addStandIn adds an ask in the place of another, which passes, or denies for sure. So a take is denied by it,
-// and penalties see what they would see. Its counter is never charged, and no valid key has its name.
-func (p *parting) addStandIn(i int, denies bool) *stint.Ask {
-	a := p.asks[i]
+// standIn turns an ask into one that takes its place, and passes, or denies for sure. So a take is denied by it, and
+// penalties see what they would see. Its counter is never charged, and no valid key has its name.
+func standIn(a *stint.Ask, denies bool) {
 	a.Key.Name += "\xff"
 	if a.Cost = 0; denies {
 		a.Cost = maxUnits + 1
 	}
-	p.add(a, origin{int32(i), none})
-	return &p.sent[len(p.sent)-1]
 }
 
-// try takes what was chosen, as one take. It reports whether that has decided it: it has passed, or asks that are
-// not split have denied it. Penalties record nothing yet.
-func (p *parting) try(ctx context.Context) (done bool, err error) {
+// try takes from the parts that were chosen, as one take. Penalties record nothing yet.
+func (p *parting) try(ctx context.Context) error {
 	p.empty()
-	next := 0
 	for i := range p.asks {
-		switch a := p.asks[i]; {
-		case p.wants[i].view > 0 && a.Cost > 0:
-			for ; next < len(p.shares) && int(p.shares[next].ask) == i; next++ {
-				p.addPart(p.shares[next].origin, p.shares[next].units)
-			}
-		case p.wants[i].view > 0:
-			if p.punishes() {
-				p.addStandIn(i, false)
-			}
-		default:
+		switch g, a := p.group(i), p.asks[i]; {
+		case g == nil:
 			if a.Penalty != nil {
 				a.Cost = 0
 			}
-			p.add(a, origin{int32(i), none})
+			p.sent = append(p.sent, a)
+		case isPeek(g):
+			d := g.describe(0)
+			standIn(&a, !d.Allowed)
+			p.sent = append(p.sent, a)
+		default:
+			p.addPart(i, g.at, a.Cost)
 		}
 	}
-	if len(p.sent) == 0 {
-		p.pass() // peeks
-		return true, nil
+	err := p.send(ctx, p.layer.next.Take)
+	for n := range p.groups {
+		p.groups[n].lost = err != nil && !isPeek(&p.groups[n])
 	}
-	if err := p.send(ctx, p.layer.next.Take); err != nil {
-		return false, err
+	if err != nil {
+		return err
 	}
-	for i := range p.wants {
-		p.wants[i].lost = false
-	}
-	denied, lost := false, false
-	for j, from := range p.from {
-		if !p.out[j].Allowed {
-			p.wants[from.ask].lost, denied, lost = true, true, lost || from.part != none
-		}
-	}
-	for j, from := range p.from {
-		if p.wants[from.ask].view == 0 {
-			p.ds[from.ask] = p.out[j]
-		}
-	}
-	switch {
-	case !denied:
-		p.pass()
-		return true, nil
-	case lost:
-		return false, nil
-	}
-	for j, from := range p.from { // they would have passed
-		if v := p.view(int(from.ask)); v != nil && from.part != none {
-			p.ds[from.ask] = p.out[j]
-			v.widen(&p.ds[from.ask], int(from.part))
-		}
-	}
-	return true, p.conclude(ctx)
-}
-
-// groups calls f for every ask, with the bounds of what was sent for it.
-func (p *parting) groups(f func(i, from, to int)) {
-	for from := 0; from < len(p.from); {
-		to := from + 1
-		for to < len(p.from) && p.from[to].ask == p.from[from].ask {
-			to++
-		}
-		f(int(p.from[from].ask), from, to)
-		from = to
-	}
-}
-
-// pass answers a take that has passed.
-func (p *parting) pass() {
+	passed := !denied(p.out)
 	for i := range p.asks {
-		if v := p.view(i); v != nil && p.asks[i].Cost == 0 {
-			p.ds[i] = v.describe()
-		}
-	}
-	p.groups(func(i, from, to int) {
-		v, d := p.view(i), &p.ds[i]
-		if v == nil || p.from[from].part == none {
-			return
-		}
-		p.listen(v, from, to)
-		if to == from+1 {
-			*d = p.out[from]
-			at := p.from[from].part
-			if v.heard == nil {
-				v.moveOn(at, d)
-			} else {
-				v.at.Store(at)
-			}
-			v.widen(d, int(at))
-			return
-		}
-		*d = v.describe()
-		d.Allowed, d.RetryAfter = true, 0
-		v.date(d, p.out[from:to])
-		d.Cost, d.Counter = p.asks[i].Cost, v.markOf(p.wants[i].run)
-		v.at.Store(int32(v.most()))
-	})
-}
-
-// listen notes what the store has said of parts. As long as takes begin at the same part, which nothing else is said of,
-// its mark is enough.
-func (p *parting) listen(v *view, from, to int) {
-	for j := from; j < to; j++ {
-		at, d := p.from[j].part, &p.out[j]
-		if v.heard == nil {
-			v.parts[at].name(d)
+		g, d := p.group(i), &p.ds[i]
+		if g != nil && isPeek(g) {
 			continue
 		}
-		v.parts[at].hear(d)
-		v.heard[at] = *d
+		if *d = p.out[i]; g == nil {
+			continue
+		}
+		if g.lost = g.lost || !d.Allowed; passed {
+			g.passed(d)
+		}
+		g.widen(d, g.at)
 	}
+	return nil
 }
 
-// hear asks all parts of all counters for what remains. If one cannot be reached, each is asked by itself.
-func (p *parting) hear(ctx context.Context) error {
+// passed notes that a part has passed an ask.
+func (g *group) passed(d *stint.Decision) {
+	if g.heard == nil {
+		g.moveOn(g.at, d)
+		return
+	}
+	g.parts[g.at].hear(d)
+	g.whole.at.Store(int32(g.at))
+}
+
+// looked is what is sent to a part to look at it.
+type looked struct {
+	*group
+	part, from, to int
+	err            error
+}
+
+// look asks all parts of some groups whether they would pass. A stand-in before each denies, so that none is
+// charged, wherever it is. If one cannot be reached, each is asked by itself.
+func (p *parting) look(ctx context.Context, at func(*group) bool) error {
 	p.empty()
-	for n := range p.views {
-		v := &p.views[n]
-		first := slices.IndexFunc(p.wants, func(w want) bool { return w.view == n+1 })
-		if v.heard == nil {
-			v.heard, v.left, v.away = make([]stint.Decision, len(v.parts)), make([]int64, len(v.parts)), make([]error, len(v.parts))
+	var all []looked
+	for n := range p.groups {
+		g := &p.groups[n]
+		if !at(g) {
+			continue
 		}
-		for i := range v.parts {
-			p.addPart(origin{int32(first), int32(i)}, 0).Charge = nil
+		g.heard, g.away = make([]stint.Decision, g.asks*len(g.parts)), make([]error, len(g.parts))
+		first := slices.Index(p.of, n+1)
+		for k := range g.parts {
+			from := len(p.sent)
+			if !isPeek(g) {
+				standIn(p.addPart(first, k, 0), true)
+			}
+			for i, left := first, g.asks; left > 0; i++ {
+				if p.of[i] == n+1 {
+					cost := p.asks[i].Cost
+					if isPeek(g) {
+						cost = 0
+					}
+					p.addPart(i, k, cost).Charge = nil
+					left--
+				}
+			}
+			all = append(all, looked{group: g, part: k, from: from, to: len(p.sent)})
 		}
 	}
-	errs := make([]error, len(p.sent))
 	if err := p.send(ctx, p.layer.next.Take); err != nil {
 		if !unreachable(err) || ctx.Err() != nil {
 			return unheard(err)
 		}
 		var wg sync.WaitGroup
-		for j := range p.sent {
-			wg.Go(func() { errs[j] = p.layer.next.Take(ctx, p.sent[j:j+1], p.out[j:j+1]) })
+		for n := range all {
+			l := &all[n]
+			wg.Go(func() { l.err = p.layer.next.Take(ctx, p.sent[l.from:l.to], p.out[l.from:l.to]) })
 		}
 		wg.Wait()
 	}
-	reached := make([]bool, len(p.views))
-	for j, from := range p.from {
-		n, err := p.wants[from.ask].view-1, errs[j]
-		v := &p.views[n]
-		if err != nil {
-			if !unreachable(err) || ctx.Err() != nil {
-				return unheard(err)
-			}
-			p.out[j] = stint.Decision{}
-		} else {
-			v.parts[from.part].hear(&p.out[j])
-			reached[n] = true
+	for _, l := range all {
+		if l.err == nil {
+			copy(l.heard[l.part*l.asks:], p.out[l.to-l.asks:l.to])
+			l.parts[l.part].hear(&p.out[l.to-l.asks])
+			continue
 		}
-		v.heard[from.part], v.away[from.part], v.left[from.part] = p.out[j], err, p.out[j].Remaining
-	}
-	if n := slices.Index(reached, false); n >= 0 {
-		return unheard(p.views[n].away[0])
+		if !unreachable(l.err) || ctx.Err() != nil {
+			return unheard(l.err)
+		}
+		if l.away[l.part] = l.err; !slices.Contains(l.away, nil) {
+			return unheard(l.err)
+		}
 	}
 	return nil
 }
 
-// wasAway reports whether one of the parts that were tried cannot be reached.
-func (p *parting) wasAway() bool {
-	return slices.ContainsFunc(p.shares, func(s share) bool { return p.view(int(s.ask)).away[s.part] != nil })
+// missing returns why a part has not answered, if there is one.
+func (g *group) missing() error {
+	for _, err := range g.away {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
-// choose gives every split ask to parts that can pass it, or notes that none can.
-func (p *parting) choose() {
-	p.shares = p.shares[:0]
+// passes reports whether a part would have passed all asks when it was looked at.
+func (g *group) passes(k int) bool {
+	return g.away[k] == nil && !denied(g.heard[k*g.asks:(k+1)*g.asks])
+}
+
+// left returns what a part had left when it was looked at.
+func (g *group) left(k int) int64 { return g.heard[k*g.asks].Remaining }
+
+// choose chooses a part that passes the group: from the last one on, the first that has at least half as much left as
+// the one that has most. So nodes go to different parts, and not to one that is soon exhausted.
+func (g *group) choose() bool {
+	most := 0
+	for k := range g.parts {
+		if g.left(k) > g.left(most) {
+			most = k
+		}
+	}
+	for j := range g.parts {
+		if k := (g.at + j) % len(g.parts); g.passes(k) && g.left(k) >= g.left(most)/2 {
+			g.at = k
+			return true
+		}
+	}
+	g.at = most
+	return false
+}
+
+// describe returns a decision about all parts that have answered the j-th ask. It is about a peek, or a denial.
+func (g *group) describe(j int) stint.Decision {
+	d := stint.Decision{Limit: g.cap, RetryAfter: stint.Never}
+	full := false
+	for k := range g.parts {
+		h := g.heard[k*g.asks+j]
+		if k != g.at {
+			h.Remaining = g.left(k) // before the asks, which do not go there
+		}
+		d.At = max(d.At, h.At)
+		d.Remaining += h.Remaining
+		d.Before += h.Before
+		d.ResetAfter = max(d.ResetAfter, h.ResetAfter)
+		switch {
+		case g.away[k] != nil:
+		case !h.Allowed:
+			full, d.RetryAfter = true, min(d.RetryAfter, h.RetryAfter)
+		case !isPeek(g):
+			d.RetryAfter = min(d.RetryAfter, soon) // others were faster
+		}
+	}
+	switch {
+	case isPeek(g):
+		d.Allowed = d.Remaining > 0 || !full
+	case g.denied: // of several asks, the last may be too much
+		d.Allowed = g.heard[g.at*g.asks+j].Allowed && !g.passes(g.at)
+	default:
+		d.Allowed = true
+	}
+	switch {
+	case d.Allowed:
+		d.RetryAfter = 0
+	case g.cost <= g.parts[0].plan.Cap() && g.missing() != nil:
+		d.RetryAfter = min(d.RetryAfter, time.Second)
+	}
+	return d
+}
+
+// soon is the RetryAfter of a denial that may be over at once.
+const soon = time.Microsecond
+
+// conclude answers a take that has passed, or is denied. Penalties record a denial by a take that denies as it has. Known says
+// that the last try has answered the asks that are not split.
+func (p *parting) conclude(ctx context.Context, known bool) error {
 	for i := range p.asks {
-		v := p.view(i)
-		if v == nil {
+		if g := p.group(i); g != nil && (g.lost || isPeek(g)) {
+			p.ds[i] = g.describe(g.said)
+			g.said++
+		}
+	}
+	if known && !p.violates() || !slices.Contains(p.of, 0) {
+		return nil
+	}
+	p.empty()
+	for i := range p.asks {
+		a := p.asks[i]
+		if a.Penalty == nil && (known || p.of[i] > 0) {
+			standIn(&a, !p.ds[i].Allowed)
+		}
+		p.sent = append(p.sent, a)
+	}
+	if err := p.send(ctx, p.layer.next.Take); err != nil {
+		return err
+	}
+	for i := range p.asks {
+		if p.of[i] == 0 && (p.asks[i].Penalty != nil || !known) {
+			p.ds[i] = p.out[i]
+		}
+	}
+	return nil
+}
+
+// violates reports whether a penalty records the denial.
+func (p *parting) violates() bool {
+	for i := range p.asks {
+		if p.asks[i].Penalty != nil && p.asks[i].Cost > 0 && p.ds[i].Allowed && denied(p.ds[stint.Guarded(p.asks, i):i]) {
+			return true
+		}
+	}
+	return false
+}
+
+// adjust makes adjustments. The change of a charge goes to the part that has made it.
+func (p *parting) adjust(ctx context.Context) error {
+	for n := range p.groups {
+		p.groups[n].asks, p.groups[n].cost = 1, 0 // a look is a peek
+	}
+	for i := range p.asks {
+		if g, c := p.group(i), p.asks[i].Charge; g != nil && (c == nil || g.charged(c.Counter) < 0) {
+			g.lost = true
+		}
+	}
+	if p.some(isLost) {
+		if err := p.look(ctx, isLost); err != nil {
+			return err
+		}
+	}
+	p.empty()
+	var parts, ends []int // the parts of what is sent, and where that of each ask ends
+	for i := range p.asks {
+		switch g, a := p.group(i), p.asks[i]; {
+		case g == nil:
+			p.sent, parts = append(p.sent, a), append(parts, 0)
+		case a.Charge == nil || a.Charge.Counter == 0:
+			to, err := p.divide(i, g)
+			if err != nil {
+				return err
+			}
+			parts = append(parts, to...)
+		default:
+			at := g.charged(a.Charge.Counter)
+			if err := g.missing(); at < 0 && err != nil {
+				return unheard(err) // that part may have made the charge
+			}
+			at = max(at, 0) // if none has, the first rejects it
+			p.addPart(i, at, a.Cost)
+			parts = append(parts, at)
+		}
+		ends = append(ends, len(parts))
+	}
+	if err := p.send(ctx, p.layer.next.Adjust); err != nil {
+		return err
+	}
+	from := 0
+	for i, to := range ends {
+		if g := p.group(i); g == nil {
+			p.ds[i] = p.out[from]
+		} else {
+			p.ds[i] = g.adjusted(parts[from:to], p.out[from:to])
+		}
+		from = to
+	}
+	return nil
+}
+
+// divide adds an adjustment without a charge, or of a charge that another store has made. It takes up what is left, or gives back
+// what is used, and what is more than that is divided equally among the parts that can be reached. A change with an ID
+// is told to all parts, so that it is made once. It returns the parts.
+func (p *parting) divide(i int, g *group) (to []int, err error) {
+	now, c := g.describe(0), p.asks[i].Charge
+	if c != nil {
+		if err := c.ValidateFor(0, now.At); err != nil {
+			return nil, err // it is from the future by all clocks
+		}
+	}
+	sign, rest := int64(1), min(p.asks[i].Cost, maxUnits)
+	if rest < 0 {
+		sign, rest = -1, min(-rest, maxUnits)
+	}
+	units, reached := make([]int64, len(g.parts)), make([]int, 0, len(g.parts))
+	for j := range g.parts {
+		k := (g.at + j) % len(g.parts)
+		if g.away[k] != nil {
 			continue
 		}
-		w, cost := &p.wants[i], p.asks[i].Cost
-		w.left = v.total()
-		switch w.denied = false; {
-		case cost == 0:
-			d := v.describe()
-			w.denied = !d.Allowed
-		case cost > w.left:
-			w.denied = true
-		default:
-			p.gather(i, v, cost)
+		reached = append(reached, k)
+		if room := g.left(k); sign > 0 {
+			units[k] = min(room, rest)
+		} else if now.Allowed { // or more is used than it says
+			units[k] = min(g.parts[k].plan.Cap()-room, rest)
 		}
+		rest -= units[k]
 	}
+	for j, k := range reached {
+		units[k] += equal(rest, len(reached), j)
+		if units[k] == 0 && (c == nil || c.ID == "") {
+			continue
+		}
+		a := p.addPart(i, k, sign*units[k])
+		if to = append(to, k); c != nil {
+			part := *c
+			// By another clock it may be in the future. What was used of the part before is not known; at worst nothing.
+			part.At, part.Cost, part.Reset = min(c.At, g.heard[k].At), max(units[k], 1), 0
+			a.Charge = &part
+		}
+		g.heard[k].Remaining = max(0, min(g.left(k)-sign*units[k], g.parts[k].plan.Cap()))
+	}
+	return to, nil
 }
 
-// gather gives an ask to one part. The part where takes begin comes first, and then, from there on, those that have at
-// least half as much left as the one that has most: so nodes go to different parts, and not to one that is soon
-// exhausted. If no part has enough left, as few as possible share the cost evenly, and if that does not do, unevenly.
-func (p *parting) gather(i int, v *view, cost int64) {
-	n := len(v.left)
-	give := func(at int, units int64) {
-		v.left[at] -= units
-		p.shares = append(p.shares, share{origin{int32(i), int32(at)}, units})
-	}
-	at, most := int(v.at.Load()), v.left[v.most()]
-	for k := range n {
-		if k := (at + k) % n; v.left[k] >= cost && (k == at || v.left[k] >= most/2) {
-			give(k, cost)
-			return
+// adjusted answers an adjustment of some parts.
+func (g *group) adjusted(parts []int, out []stint.Decision) (d stint.Decision) {
+	for j, k := range parts {
+		if g.parts[k].hear(&out[j]); g.heard != nil {
+			g.heard[k] = out[j]
 		}
 	}
-	for parts := 2; parts <= n; parts++ {
-		for k := range n {
-			if r := (run{at: (at + k) % n, parts: parts}); v.fits(r, cost) {
-				p.wants[i].run = r
-				for j := range parts {
-					give((r.at+j)%n, equal(cost, parts, j))
-				}
-				return
-			}
+	if len(parts) == 1 {
+		d = out[0]
+		if g.widen(&d, parts[0]); d.Remaining > 0 { // of other parts
+			d.Allowed, d.RetryAfter = true, 0
 		}
+		return d
 	}
-	p.wants[i].run = run{parts: n, uneven: true}
-	for cost > 0 {
-		k := v.most()
-		units := min(cost, v.left[k])
-		give(k, units)
-		cost -= units
+	d = g.describe(0)
+	d.Repeated = len(parts) > 0
+	for j := range out {
+		d.Repeated = d.Repeated && out[j].Repeated
+		d.Cost += out[j].Cost
 	}
+	return d
 }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"hash/maphash"
 	"math/rand/v2"
-	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -19,42 +18,34 @@ import (
 // passed on.
 //
 // A take begins at one part, by chance another one on each node, and after 1,024 takes at the next, so that the
-// servers of all parts have as much to do. If that denies, all parts are asked for what remains, at about the same
-// time, and the take goes to one that can pass it, or gathers its cost from several, all or nothing. Following takes of this node begin there. So most takes are one call for one
-// counter, and a denial is three calls. If others are faster, a take tries again, at most as often as there
-// are parts. So no more passes than the limit allows, and what is denied could not be passed by any parts
-// together. In a sliding_window, each part rounds what is left of the window before up to a unit. In a
-// token_bucket, a part that is full gains nothing while others are used.
+// servers of all parts have as much to do. If that part denies, all parts are asked at about the same time, and the
+// take goes to one that can pass it. Following takes of this node begin there. So most takes are one call for one
+// counter, and a denial is two calls. If others are faster, a take tries again, at most as often as there are parts.
+//
+// A cost is charged to one part as a whole. So one above the capacity of a part can never pass, and a take is denied if
+// each part has less left than its cost. All parts together may then have more, which Remaining says: with N parts, at
+// most N times one less than the cost. Asks of one take for the same counter go to the same part.
 //
 // A leaky_bucket is not split, since only one counter can space requests evenly, and neither are concurrency,
 // penalties, and limits whose parts would not be exact.
 //
 // # Decisions
 //
-// Peeks, denials and adjustments without a charge describe all parts together: Remaining and Before are sums,
-// ResetAfter is the latest. A take that passes describes the part that it was charged to, and of the others what
-// this node has last heard. One that it has not heard of, or that has recovered since, counts as unused. So
-// Remaining may be too high there, by what others have used since.
-//
-// RetryAfter is never later than the take would pass. It is exact for a cost of 1. For more it is the earliest
-// time at which one part has gained its share of what is missing. A cost above the capacity is denied with
-// [stint.Never].
+// Remaining and Before are sums of all parts, and ResetAfter is the latest, by what all parts have answered. A take that
+// passes describes the part that it was charged to, and of the others what this node has last heard. One that it has not
+// heard of, or that has recovered since, counts as unused. So Remaining may be too high there, by what others have
+// used since. RetryAfter is when a part will pass the cost, exactly, or [stint.Never].
 //
 // # Charges
 //
-// A charge is changed in the part where it was made, and one that several parts share evenly in these: a cost is
-// gathered that way if what is left allows it. Otherwise it is changed in all parts, in proportion to their limits, since
-// it does not tell how much each was charged. Together they never give back more than was charged and has not recovered. In
-// windows they give back all of it, unless a part has used less than it gives back; in a sliding_log, what each part
-// was charged at the instant of the charge, by the clock of its server; in a token_bucket, what would be left if what
-// was charged to each part had drained from then on. If the servers' clocks were in different windows when a cost was
-// gathered, the charge is one of the earlier window, and gives back nothing of the later one.
+// Adjust changes the part that was charged, whatever the change, so one with an ID is made once, as without a split.
+// More is charged in full. A part that has been charged more than it can hold passes nothing until that has recovered,
+// and other parts still pass theirs. So what takes charge is never above the limit; all charges are above it by at most
+// what was added to charges of each part after the last take of that part.
 //
-// More is charged to the part of the charge as far as something remains, and then to others; with an ID, which must
-// change the same parts each time, to all in proportion. The same holds for adjustments without a charge. They give
-// back where most is used. What is charged beyond the limit is divided in proportion, and not known: after that, a
-// refund may free units of one part while more was charged to another than it has. Parts that cannot be reached are left
-// out. Resets are of all parts.
+// An adjustment without a charge, or of a charge that another store has made, takes up what is left of the parts, or gives
+// back what is used of them, and divides the rest equally. Parts that cannot be reached are left out. Resets are
+// of all parts.
 //
 // # Names
 //
@@ -76,8 +67,7 @@ import (
 //
 // # Penalties
 //
-// Penalties record a violation if the take is denied in the end, once. If another limit denies it, that is one more
-// call.
+// Penalties record a violation if the take is denied in the end, once, in one more call.
 //
 // # Bounds
 //
@@ -122,37 +112,35 @@ func isSplit(a *stint.Ask) bool {
 // Take passes most takes on, and is small for that.
 func (l *split) Take(ctx context.Context, asks []stint.Ask, ds []stint.Decision) error {
 	if anySplit(asks) {
-		return l.take(ctx, asks, ds)
+		return l.parted(ctx, asks, ds, stint.ValidateTake, l.next.Take, (*parting).take)
 	}
 	return l.next.Take(ctx, asks, ds)
 }
 
-func (l *split) take(ctx context.Context, asks []stint.Ask, ds []stint.Decision) error {
-	if err := stint.ValidateTake(asks, ds); err != nil {
-		return err
+func (l *split) Adjust(ctx context.Context, asks []stint.Ask, ds []stint.Decision) error {
+	if anySplit(asks) {
+		return l.parted(ctx, asks, ds, stint.ValidateAdjust, l.next.Adjust, (*parting).adjust)
 	}
-	p := l.begin(asks, ds)
-	defer l.end(p)
-	if len(p.views) == 0 {
-		return l.next.Take(ctx, asks, ds)
-	}
-	return p.take(ctx)
+	return l.next.Adjust(ctx, asks, ds)
 }
 
-func (l *split) Adjust(ctx context.Context, asks []stint.Ask, ds []stint.Decision) error {
-	if !anySplit(asks) {
-		return l.next.Adjust(ctx, asks, ds)
-	}
-	if err := stint.ValidateAdjust(asks, ds); err != nil {
+// parted calls do, or next if no counter has parts.
+func (l *split) parted(ctx context.Context, asks []stint.Ask, ds []stint.Decision, valid func([]stint.Ask, []stint.Decision) error,
+	next call, do func(*parting, context.Context) error,
+) error {
+	if err := valid(asks, ds); err != nil {
 		return err
 	}
 	p := l.begin(asks, ds)
 	defer l.end(p)
-	if len(p.views) == 0 {
-		return l.next.Adjust(ctx, asks, ds)
+	if len(p.groups) == 0 {
+		return next(ctx, asks, ds)
 	}
-	return p.adjust(ctx)
+	return do(p, ctx)
 }
+
+// call is Take or Adjust of a store.
+type call = func(context.Context, []stint.Ask, []stint.Decision) error
 
 // Reset resets as many parts as the policy says, since the max of the limit does not matter to a reset.
 func (l *split) Reset(ctx context.Context, asks []stint.Ask) error {
@@ -226,21 +214,16 @@ func (l *split) begin(asks []stint.Ask, ds []stint.Decision) *parting {
 		p = new(parting)
 	}
 	p.layer, p.asks, p.ds = l, asks, ds
-	p.wants = slices.Grow(p.wants[:0], len(asks))[:len(asks)]
-	clear(p.wants)
 	for i := range asks {
-		if isSplit(&asks[i]) {
-			p.wants[i].view = p.viewOf(i)
-		}
+		p.of = append(p.of, p.groupOf(&asks[i]))
 	}
 	return p
 }
 
 func (l *split) end(p *parting) {
 	clear(p.sent)
-	clear(p.wants)
-	clear(p.views)
-	*p = parting{sent: p.sent[:0], from: p.from[:0], out: p.out[:0], wants: p.wants[:0], views: p.views[:0], shares: p.shares[:0]}
+	clear(p.groups)
+	*p = parting{sent: p.sent[:0], out: p.out[:0], of: p.of[:0], groups: p.groups[:0]}
 	l.takes.Put(p)
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -155,15 +156,15 @@ func TestSplitRounds(t *testing.T) {
 			return nil
 		}
 	}
-	check("a take", 1, takes(10, true))
+	check("a take", 1, takes(8, true))
 	check("a take of a part that is exhausted", 3, takes(4, true))
 	check("the next one", 1, takes(4, true))
 	check("a peek", 1, takes(0, true))
-	check("a cost that no part can hold", 2, takes(15, true))
-	check("a cost above the limit", 1, takes(41, false))
-	check("what no parts can pass", 3, takes(8, false)) // 7 remain
-	check("what is gathered", 3, takes(7, true))
-	check("a denial", 3, takes(1, false))
+	check("a cost that no part can hold", 2, takes(11, false))
+	check("a part that nothing was used of", 3, takes(9, true))
+	check("the last one", 3, takes(10, true))
+	check("a denial, while all parts have 5 together", 2, takes(3, false))
+	check("what one of them has", 3, takes(2, true))
 	check("a reset", 1, func() error { return s.Reset(t.Context(), []stint.Ask{splitAsk(limit, 4, 0)}) })
 	d := take(t, s, splitAsk(limit, 4, 3))[0]
 	charge := d.Charge()
@@ -184,9 +185,11 @@ func TestSplitRounds(t *testing.T) {
 	plain.Policy = nil
 	check("an ask without a split", 1, func() error { take(t, s, plain); return nil })
 	ban := stint.Ask{Key: plain.Key, Penalty: &stint.Penalty{Threshold: 9, Within: time.Hour, Cooldown: time.Hour}, Cost: 1, Policy: &stint.Policy{Split: 4}}
-	for _, text := range []string{"1/1h fixed_window", "1/1h leaky_bucket"} {
-		check(text, 2, func() error {
-			take(t, s, splitAsk(parse(t, text), 4, 1), ban)
+	for text, calls := range map[string]int{"4/1h fixed_window": 3, "1/1h leaky_bucket": 1} { // which is not split
+		check("a denial that is a violation of "+text, calls, func() error {
+			for take(t, s, splitAsk(parse(t, text), 4, 1), ban)[0].Allowed {
+			}
+			h.since()
 			if d := take(t, s, splitAsk(parse(t, text), 4, 1), ban); d[0].Allowed {
 				return fmt.Errorf("%+v", d)
 			}
@@ -195,52 +198,45 @@ func TestSplitRounds(t *testing.T) {
 	}
 }
 
-// TestSplitCharges gives charges back through another node, which has to find out where they were made.
+// TestSplitCharges gives charges back through another node, which has to find out where they were made, and rejects those
+// of other counters.
 func TestSplitCharges(t *testing.T) {
 	t.Parallel()
 	limit := parse(t, "40/1h fixed_window")
-	for name, c := range map[string]struct {
-		used []int64 // before
-		cost int64
-	}{
-		"one part":                        {nil, 7},
-		"all parts":                       {nil, 40},
-		"two parts":                       {nil, 12},
-		"parts of which two have nothing": {[]int64{10, 10}, 15},
-		"uneven parts":                    {[]int64{10, 10, 9}, 11},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			base := memory(t, nil)
-			one, other := must(t)(layer.Split(base)), must(t)(layer.Split(base))
-			remaining := func() int64 { return take(t, must(t)(layer.Split(base)), splitAsk(limit, 4, 0))[0].Remaining }
-			for _, n := range c.used {
-				take(t, one, splitAsk(limit, 4, n))
-			}
-			before := remaining()
-			d := take(t, one, splitAsk(limit, 4, c.cost))[0]
-			if !d.Allowed || d.Cost != c.cost || remaining() != before-c.cost {
-				t.Fatalf("%+v; %d remain of %d", d, remaining(), before)
-			}
-			for n := range 2 {
-				charge := d.Charge()
-				charge.ID = "undo"
-				back := splitAsk(limit, 4, -c.cost)
-				back.Charge = &charge
-				ds, err := storetest.Adjust(t.Context(), other, []stint.Ask{back})
-				if err != nil || ds[0].Remaining != before || remaining() != before {
-					t.Errorf("undone %d times: %+v, %v; %d remain of %d", n+1, ds, err, remaining(), before)
-				}
-			}
-			foreign := d.Charge()
-			foreign.Counter += 12345
-			back := splitAsk(limit, 4, -1)
-			back.Charge = &foreign
-			_, err := storetest.Adjust(t.Context(), other, []stint.Ask{back})
-			if invalid := new(stint.InvalidError); !errors.As(err, &invalid) {
-				t.Errorf("a charge of another counter: %v", err)
-			}
-		})
+	base := memory(t, nil)
+	adjust := func(by int64, c stint.Charge) (stint.Decision, error) {
+		a := splitAsk(limit, 4, by)
+		a.Charge = &c
+		ds := make([]stint.Decision, 1)
+		err := must(t)(layer.Split(base)).Adjust(t.Context(), []stint.Ask{a}, ds)
+		return ds[0], err
+	}
+	var charges []stint.Charge
+	for range 4 { // one for each part
+		charges = append(charges, take(t, must(t)(layer.Split(base)), splitAsk(limit, 4, 7))[0].Charge())
+	}
+	for n, c := range charges {
+		if d, err := adjust(-7, c); err != nil || d.Remaining != 12+7*int64(n+1) {
+			t.Errorf("%d charges given back: %+v, %v", n+1, d, err)
+		}
+		c.Counter += 12345
+		_, err := adjust(-1, c)
+		if invalid := new(stint.InvalidError); !errors.As(err, &invalid) {
+			t.Errorf("a charge of another counter: %v", err)
+		}
+	}
+	// What another store has charged names no part. It is charged to those that have something left, once.
+	elsewhere := stint.Charge{At: charges[0].At, Cost: 25, ID: "a"}
+	for n, by := range []int64{25, 25, 12} {
+		if d, err := adjust(by, elsewhere); err != nil || d.Remaining != 15 || d.Repeated != (n > 0) {
+			t.Errorf("charged elsewhere: %+v, %v", d, err)
+		}
+	}
+	for n, by := range []int64{-25, -25, 5} {
+		elsewhere.ID = "b"
+		if d, err := adjust(by, elsewhere); err != nil || d.Remaining != 40 || d.Repeated != (n > 0) {
+			t.Errorf("given back elsewhere: %+v, %v", d, err)
+		}
 	}
 }
 
@@ -254,7 +250,9 @@ func TestSplitEstimate(t *testing.T) {
 	if d := take(t, one, splitAsk(limit, 4, 1))[0]; d.Remaining != 39 || d.Limit != 40 {
 		t.Errorf("the first take: %+v; want 39 of 40, since nothing was heard of others", d)
 	}
-	take(t, two, splitAsk(limit, 4, 30)) // gathered: it has asked all
+	for range 3 {
+		take(t, two, splitAsk(limit, 4, 10))
+	}
 	take(t, one, splitAsk(limit, 4, 0))
 	if d := take(t, one, splitAsk(limit, 4, 1))[0]; d.Remaining != 8 {
 		t.Errorf("after a peek: %+v; want 8 of 40", d)
@@ -295,8 +293,8 @@ func TestSplitPenalties(t *testing.T) {
 		want []int64 // violations left of the last ask, after each take
 	}{
 		"of a split limit":   {[]stint.Ask{splitAsk(limit, 4, 1), ban("everyone")}, []int64{9, 9, 9, 9, 8, 7}},
-		"a cost of several":  {[]stint.Ask{splitAsk(limit, 4, 3), ban("everyone")}, []int64{9, 8, 7}},
-		"above the capacity": {[]stint.Ask{splitAsk(limit, 4, 5), ban("everyone")}, []int64{8, 7}},
+		"in pieces":          {[]stint.Ask{splitAsk(parse(t, "12/1h fixed_window"), 4, 2), ban("everyone")}, []int64{9, 9, 9, 9, 8, 7}},
+		"above the capacity": {[]stint.Ask{splitAsk(limit, 4, 2), ban("everyone")}, []int64{8, 7}},
 		"of another limit":   {[]stint.Ask{splitAsk(limit, 4, 1), user, ban("user")}, []int64{9, 9, 8, 7, 6}},
 		"of no limit":        {[]stint.Ask{user, splitAsk(limit, 4, 1), ban("user")}, []int64{9, 9, 9, 9}},
 		"beside a peek":      {[]stint.Ask{user, splitAsk(limit, 4, 0), ban("user")}, []int64{9, 9, 9, 9}},
@@ -424,9 +422,10 @@ func TestSplitOvertaken(t *testing.T) {
 	limit := parse(t, "40/1h fixed_window")
 	for faster := range 5 {
 		base := memory(t, nil)
-		h, left := &heard{Store: base}, faster
+		h, left, looks := &heard{Store: base}, faster, false
 		h.fails = func(a *stint.Ask) error {
-			if a.Cost == 1 && left > 0 {
+			asked := looks
+			if looks = strings.HasSuffix(a.Key.Name, "\xff"); !asked && !looks && left > 0 {
 				left--
 				others := *a
 				others.Cost = take(t, base, stint.Ask{Key: a.Key, Limit: a.Limit})[0].Remaining
@@ -437,6 +436,26 @@ func TestSplitOvertaken(t *testing.T) {
 		d := take(t, must(t)(layer.Split(h)), splitAsk(limit, 4, 1))[0]
 		if d.Allowed != (faster < 4) || left > 0 && d.Allowed {
 			t.Errorf("%d parts exhausted before: %+v", faster, d)
+		}
+	}
+}
+
+// TestSplitTwice takes from one counter twice in one take: both go to one part, all or nothing.
+func TestSplitTwice(t *testing.T) {
+	t.Parallel()
+	s := must(t)(layer.Split(memory(t, nil)))
+	limit := parse(t, "40/1h fixed_window")
+	for _, c := range []struct{ costs, remaining, allowed []int64 }{
+		{[]int64{3, 6}, []int64{37, 31}, []int64{1, 1}},
+		{[]int64{5, 5}, []int64{26, 21}, []int64{1, 1}}, // of another part
+		{[]int64{9, 2}, []int64{21, 21}, []int64{1, 0}}, // of which no part has both
+		{[]int64{8, 0}, []int64{13, 13}, []int64{1, 1}},
+	} {
+		ds := take(t, s, splitAsk(limit, 4, c.costs[0]), splitAsk(limit, 4, c.costs[1]))
+		for i, d := range ds {
+			if d.Allowed != (c.allowed[i] == 1) || d.Allowed && d.Remaining != c.remaining[i] {
+				t.Errorf("%v: %+v", c, ds)
+			}
 		}
 	}
 }

@@ -25,7 +25,6 @@ type whole struct {
 // part is a counter that is a part of another.
 type part struct {
 	subject string
-	limit   stint.Limit
 	plan    *stint.Plan
 	mark    atomic.Uint64 // [stint.Decision.Counter], with a bit that says that it is known
 
@@ -48,7 +47,7 @@ func newWhole(a *stint.Ask, chance uint64) *whole {
 	w.parts = make([]part, n)
 	for i, subject := range partSubjects(w.key.Subject, n) {
 		p := &w.parts[i]
-		p.subject, p.limit, p.plan = subject, plans[i].Limit(), plans[i]
+		p.subject, p.plan = subject, plans[i]
 	}
 	w.at.Store(int32(chance % uint64(n)))
 	return w
@@ -132,55 +131,24 @@ const turn = 1024
 
 // moveOn has takes begin at the next part after a turn. Nodes begin by chance, several at one part and none at
 // another, but in the end each is at all of them as often, and has heard of all.
-func (w *whole) moveOn(at int32, d *stint.Decision) {
-	if w.takes.Add(1)%turn == 0 && w.at.Load() == at {
+func (w *whole) moveOn(at int, d *stint.Decision) {
+	if w.parts[at].name(d); w.takes.Add(1)%turn == 0 && int(w.at.Load()) == at {
 		w.parts[at].hear(d)
-		w.at.Store((at + 1) % int32(len(w.parts)))
+		w.at.Store(int32((at + 1) % len(w.parts)))
 	}
 }
 
 // known is set in a mark that is known.
 const known = 1 << 32
 
-// run is which parts a charge was made to: so many, from one on, the first of which follows the last. Each has nearly
-// the same part of it, unless it is uneven: then it is not known how much each has, nor which they are.
-type run struct {
-	at, parts int
-	uneven    bool
-}
-
-// number returns a number for each run of several parts, which is not 0.
-func (r run) number() uint32 {
-	if r.uneven {
-		return 1
-	}
-	return uint32(r.parts<<8 | r.at)
-}
-
-// markOf returns the mark of a charge to a run of several parts: that of the first part, changed by the number of the run.
-func (w *whole) markOf(r run) uint32 { return uint32(w.parts[0].mark.Load()) ^ r.number() }
-
-// charged returns which parts have made a charge with this mark. If it returns none, either no part has, or the marks of
-// those that have are not known yet.
-func (w *whole) charged(mark uint32) run {
-	if mark == 0 { // another store has made it
-		return run{parts: len(w.parts), uneven: true}
-	}
+// charged returns the part that has made a charge with this mark, or -1 if none has, or its mark is not known yet.
+func (w *whole) charged(mark uint32) int {
 	for i := range w.parts {
 		if w.parts[i].mark.Load() == known|uint64(mark) {
-			return run{at: i, parts: 1}
+			return i
 		}
 	}
-	n := len(w.parts)
-	number := w.markOf(run{}) ^ mark
-	switch at, parts := int(number&0xff), int(number>>8); {
-	case w.parts[0].mark.Load() == 0:
-	case mark == 0 || number == run{uneven: true}.number(): // without a mark, another store has made it
-		return run{parts: n, uneven: true}
-	case at < n && parts > 1 && parts <= n:
-		return run{at: at, parts: parts}
-	}
-	return run{}
+	return -1
 }
 
 // name remembers the mark of a part.
@@ -219,95 +187,3 @@ func (w *whole) widen(d *stint.Decision, at int) {
 		}
 	}
 }
-
-// view is a counter as the parts of a take or an adjustment see it.
-type view struct {
-	*whole
-	heard []stint.Decision // of each part; nil: not asked yet
-	away  []error          // why a part could not be asked
-	left  []int64          // what the asks so far leave of each
-}
-
-// describe returns a decision about all parts that were heard. More was charged than the limit if nothing
-// remains, and of some part more than it has.
-func (v *view) describe() stint.Decision {
-	d := stint.Decision{Allowed: true, Limit: v.cap, Counter: v.heard[v.at.Load()].Counter}
-	over, wait := false, stint.Never
-	for i := range v.heard {
-		h := &v.heard[i]
-		d.At = max(d.At, h.At)
-		d.Remaining += h.Remaining
-		d.Before += h.Before
-		d.ResetAfter = max(d.ResetAfter, h.ResetAfter)
-		if v.away[i] == nil && !h.Allowed {
-			over, wait = true, min(wait, h.RetryAfter)
-		}
-	}
-	if over && d.Remaining == 0 {
-		d.Allowed, d.RetryAfter = false, wait
-	}
-	return d
-}
-
-// date gives a decision about several parts the instant of a charge to these: that of the part whose window ends first,
-// since their servers' clocks differ, and all of it must be spent by then.
-func (w *whole) date(d *stint.Decision, charged []stint.Decision) {
-	at, left := d.At, stint.Never
-	for i := range charged {
-		if n := windowLeft(w.parts[0].plan, charged[i].At); n < left {
-			at, left = charged[i].At, n
-		}
-	}
-	d.ResetAfter += time.Duration(d.At-at) * time.Microsecond
-	d.At = at
-}
-
-// missing returns why a part could not be asked, if there is one.
-func (v *view) missing() error {
-	for _, err := range v.away {
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// total returns what the asks so far leave of all parts.
-func (v *view) total() (sum int64) {
-	for _, n := range v.left {
-		sum += n
-	}
-	return sum
-}
-
-// most returns the part of which most is left.
-func (v *view) most() int {
-	at := 0
-	for i := range v.left {
-		if v.left[i] > v.left[at] {
-			at = i
-		}
-	}
-	return at
-}
-
-// fits reports whether a run of parts has enough left of each to share a cost.
-func (v *view) fits(r run, cost int64) bool {
-	for j := range r.parts {
-		if v.left[(r.at+j)%len(v.left)] < equal(cost, r.parts, j) {
-			return false
-		}
-	}
-	return true
-}
-
-// proportion returns the i-th part of a number of units, in proportion to the limits of the parts, rounded
-// down.
-func (w *whole) proportion(units int64, i int) int64 {
-	high, low := bits.Mul64(uint64(units), uint64(w.parts[i].limit.Max))
-	share, _ := bits.Div64(high, low, uint64(w.limit.Max)) // it is at most units
-	return int64(share)
-}
-
-// soon is the RetryAfter of a denial that may be over at once.
-const soon = time.Microsecond

@@ -145,12 +145,15 @@ func (c *checker) checkCost(r *checked) {
 			c.Add(strict.Item("limits", i)+".limit", onePlace, "")
 			continue
 		}
-		if least := cost.least(); tooCostly(least, v) && c.holds(r, l.Name) {
-			c.Add(path, fmt.Sprintf("%d units can never pass the limit %s (%v)", least, strict.Quote(l.Name), v), "")
+		never := func(units int64) string {
+			return fmt.Sprintf("%d units can never pass the limit %s (%v)%s", units, strict.Quote(l.Name), v, inParts(v, l.Split))
 		}
-		never := func(tier Values) bool { return tooCostly(cost.Max, r.valueFor(l.Name, tier)) }
-		if cost.Meter == "" && never(nil) && c.always(r, never) {
-			c.Add(path+".max", fmt.Sprintf("%d units can never pass the limit %s (%v)", cost.Max, strict.Quote(l.Name), v), "")
+		if least := cost.least(); tooCostly(least, v, l.Split) && c.holds(r, l.Name) {
+			c.Add(path, never(least), "")
+		}
+		always := func(tier Values) bool { return tooCostly(cost.Max, r.valueFor(l.Name, tier), l.Split) }
+		if cost.Meter == "" && always(nil) && c.always(r, always) {
+			c.Add(path+".max", never(cost.Max), "")
 		}
 	}
 }
@@ -200,8 +203,8 @@ func (c *checker) holds(r *checked, limit string) bool {
 }
 
 // tooCostly reports whether a cost can never pass a limit.
-func tooCostly(units int64, l stint.Limit) bool {
-	return units > 1 && l.Cap() > 0 && units > l.Cap()
+func tooCostly(units int64, l stint.Limit, split int) bool {
+	return units > 1 && l.Cap() > 0 && units > MostCost(l, split)
 }
 
 // checkTierLimits checks the values of tiers, by themselves and against the costs of the
@@ -242,8 +245,8 @@ func (c *checker) checkTierLimits() {
 				v := r.held(v)
 				if least := r.Cost.least(); v.Algorithm == stint.Concurrency && r.inUnits() {
 					c.Add(path, "the rule "+strict.Quote(r.Name)+" has a cost: want a value that counts over time, since concurrency counts requests, whatever they cost", "")
-				} else if tooCostly(least, v) {
-					c.Add(path, fmt.Sprintf("the rule %s costs %d units, which can never pass %v", strict.Quote(r.Name), least, v), "")
+				} else if split := r.limit(name).Split; tooCostly(least, v, split) {
+					c.Add(path, fmt.Sprintf("the rule %s costs %d units, which can never pass %v%s", strict.Quote(r.Name), least, v, inParts(v, split)), "")
 				}
 				if r.sound {
 					c.checkTierSpread(path, r, r.limit(name), v)

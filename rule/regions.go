@@ -201,7 +201,7 @@ func (c *quotaChecker) checkQuota(path string, r *Rule) {
 			c.Refuse(strict.Item(path+".limits", j)+".limit", l.Limit, "at least "+strconv.Itoa(c.world.Regions)+", one unit for each region: the rule gives each a part (quota)", "")
 			continue
 		}
-		if where := c.bars(r, r.Cost.least(), own); where != "" && c.holds(&checked{Rule: r}, l.Name) {
+		if where := c.bars(r, r.Cost.least(), own, l.Split); where != "" && c.holds(&checked{Rule: r}, l.Name) {
 			c.Add(path+".cost", fmt.Sprintf("%d units can never pass the limit %s %s", r.Cost.least(), strict.Quote(l.Name), where), "")
 		}
 		never := func(tier Values) bool {
@@ -209,9 +209,9 @@ func (c *quotaChecker) checkQuota(path string, r *Rule) {
 			if of, ok := tier[l.Name]; ok {
 				v = r.held(of)
 			}
-			return tooCostly(r.Cost.Max, v) || c.bars(r, r.Cost.Max, v) != ""
+			return tooCostly(r.Cost.Max, v, l.Split) || c.bars(r, r.Cost.Max, v, l.Split) != ""
 		}
-		if where := c.bars(r, r.Cost.Max, own); r.Cost.Meter == "" && where != "" && c.always(&checked{Rule: r}, never) {
+		if where := c.bars(r, r.Cost.Max, own, l.Split); r.Cost.Meter == "" && where != "" && c.always(&checked{Rule: r}, never) {
 			c.Add(path+".cost.max", fmt.Sprintf("%d units can never pass the limit %s %s", r.Cost.Max, strict.Quote(l.Name), where), "")
 		}
 	}
@@ -229,7 +229,7 @@ func (c *quotaChecker) checkTierQuota(path, tier, limit, text string) {
 		}
 		if v := r.held(v); parts(v) < int64(c.world.Regions) {
 			c.Add(path, fmt.Sprintf("the rule %s gives each region a part (quota): want at least %d, one unit for each", strict.Quote(r.Name), c.world.Regions), "")
-		} else if where := c.bars(r, r.Cost.least(), v); where != "" {
+		} else if where := c.bars(r, r.Cost.least(), v, r.limit(limit).Split); where != "" {
 			c.Add(path, fmt.Sprintf("the rule %s costs %d units, which can never pass %s", strict.Quote(r.Name), r.Cost.least(), where), "")
 		}
 	}
@@ -237,15 +237,15 @@ func (c *quotaChecker) checkTierQuota(path, tier, limit, text string) {
 
 // bars says in which region a cost can never pass, though it can pass the whole limit. It is empty if there is none,
 // or if parts follow demand: then they may grow.
-func (c *quotaChecker) bars(r *Rule, units int64, v stint.Limit) (where string) {
-	if units < 2 || c.world.Least == nil || r.Weights == WeightsFollow || tooCostly(units, v) {
+func (c *quotaChecker) bars(r *Rule, units int64, v stint.Limit, split int) (where string) {
+	if units < 2 || c.world.Least == nil || r.Weights == WeightsFollow || tooCostly(units, v, split) {
 		return ""
 	}
 	region, part := c.world.Least(v)
-	if !tooCostly(units, part) {
+	if !tooCostly(units, part, split) {
 		return ""
 	}
-	return fmt.Sprintf("in the region %s, whose part of %v (quota) is %v", strict.Quote(region), v, part)
+	return fmt.Sprintf("in the region %s, whose part of %v (quota) is %v%s", strict.Quote(region), v, part, inParts(part, split))
 }
 
 // parts returns among how many regions a limit can be divided at most.

@@ -71,6 +71,24 @@ func (c *checker) checkTierSpread(path string, r *checked, l *Limit, v stint.Lim
 // divisible returns among how many counters a limit can be divided at most.
 func divisible(v stint.Limit) int64 { return min(v.Max, v.Cap()) }
 
+// MostCost returns the largest cost that can pass a limit that is divided among so many counters, or is not, if
+// there are fewer than two. One counter has to hold it.
+func MostCost(v stint.Limit, split int) int64 {
+	if split < 2 || v.Algorithm == stint.LeakyBucket || v.Algorithm == stint.Concurrency {
+		return v.Cap()
+	}
+	n := max(1, min(int64(split), divisible(v)))
+	return (v.Cap()-1)/n + 1
+}
+
+// inParts says what a limit that is divided can hold.
+func inParts(v stint.Limit, split int) string {
+	if split < 2 {
+		return ""
+	}
+	return fmt.Sprintf(", which is divided among %d counters (split): want a cost of at most %d, or a smaller split", split, MostCost(v, split))
+}
+
 // saySpread says which limits are leased or divided.
 func (r *Rule) saySpread() string {
 	var all []string

@@ -124,7 +124,8 @@ func (d *doctor) values(r *rule.Rule, l *rule.Limit) (all []value) {
 	return all
 }
 
-// split checks whether there are several servers for the counters of a limit.
+// split checks whether there are several servers for the counters of a limit, and whether one can hold what a request may
+// cost.
 func (d *doctor) split(c *daemon.Config, r *rule.Rule, l *rule.Limit) {
 	const check = "rules.split"
 	name := r.Name + "/" + l.Name
@@ -133,5 +134,11 @@ func (d *doctor) split(c *daemon.Config, r *rule.Rule, l *rule.Limit) {
 		d.note(check, findWarn, name+": the counters are in memory, so the split has no use", tryRedis+"split")
 	case slices.Contains([]string{"redis", "rediss", "redis+sentinel", "rediss+sentinel"}, scheme):
 		d.note(check, findWarn, name+": one Redis server has all counters, so the split has no use", "a Redis Cluster, or no split")
+	}
+	for _, v := range d.values(r, l) {
+		if can, most := rule.MostCost(v.Limit, l.Split), max(r.Cost.Units, r.Cost.Reserve, r.Cost.Max); most > can {
+			d.note(check, findWarn, fmt.Sprintf("%s: a request may cost %d units, and more than %d can never pass, since one of %d counters has to hold them", v.name, most, can, l.Split),
+				"a smaller split, or a smaller cost.max")
+		}
 	}
 }

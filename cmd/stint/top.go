@@ -47,7 +47,7 @@ such as tokens.
 
 If limits are leased, it also shows the units that servers have taken ahead of requests since
 they were started, how many of these were spent and given back, how many they hold, and how many
-requests were denied while other servers had taken units ahead: these may be too early. USED is
+requests were denied while other servers may have held units, at most: these may be too early. USED is
 the most that the store has counted of a limit in its window, such as 998/1000, if there is room.
 
 On a terminal, the display is updated until q is pressed; ? shows the other keys. Colors are off

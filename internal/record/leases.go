@@ -15,9 +15,9 @@ type Leased struct {
 	Spent    int64  `json:"spent" doc:"Units that were taken ahead and spent." example:"88000"`
 	Back     int64  `json:"given_back" doc:"Units that were taken ahead, not spent, and given back." example:"1660"`
 	Kept     int64  `json:"kept" doc:"Units that were taken ahead, not spent, and could not be given back in time: they stay used, at least until the store is back." example:"0"`
-	Denied   int64  `json:"denied" doc:"Denials of leased counters." example:"70"`
-	Early    int64  `json:"denied_early" doc:"Denials of leased counters while other nodes had taken units ahead. They may have been too early." example:"9"`
-	MostOut  int64  `json:"others_most" doc:"The most units that other nodes had taken ahead when a leased counter denied." example:"25"`
+	Denied   int64  `json:"denied" doc:"Denials of counters that were leased, or that other nodes may have leased." example:"70"`
+	Early    int64  `json:"denied_early" doc:"Of these, those while other nodes may have held units that they had taken ahead, so that they may have been too early: a bound, and 0 with one node." example:"9"`
+	MostOut  int64  `json:"others_most" doc:"The most units that other nodes may have held then: a bound, of less than half of the limit unless other regions share it." example:"25"`
 	MostUsed int64  `json:"most_used" doc:"The most units that the store has counted of a counter in its window, from all nodes: at most the capacity." example:"998"`
 	Cap      int64  `json:"capacity" doc:"The capacity of the counter that had most_used." example:"1000"`
 }

@@ -44,13 +44,13 @@ it('shows what is declared beside what was measured', () => {
     Declared: 'Nothing passes beyond the limit.',
     'Most used in a window': '998 of 1,000 (99.8 %), as Redis has counted',
     'Units taken ahead': '90k: 88k spent, 1.7k given back, 340 held now',
-    'Perhaps denied early': '9 of 70 denials, while other nodes had taken at most 25 units ahead',
+    'Perhaps denied early': '9 of 70 denials, while other nodes may have held at most 25 units',
   })
   expect(shown.burst).toEqual({
     Declared: 'Beyond the limit, at most what it gives back in 100ms.',
     'Most used at once': '20 of 20 (100 %), as Redis has counted',
     'Units taken ahead': '12: 8 spent, 0 given back, 0 held now, 4 lost, because Redis could not be reached',
-    'Perhaps denied early': '1 of 1 denial, while other nodes had taken at most 1 unit ahead',
+    'Perhaps denied early': '1 of 1 denial, while other nodes may have held at most 1 unit',
   })
   expect(document.body.textContent).toContain('node-7, since its start')
 })

@@ -35,7 +35,7 @@ function factsOf(limit: LeasedLimit | undefined, l: Leased): Fact[] {
   const used = `${exact(l.most_used)} of ${exact(l.capacity)} (${percent(l.most_used, l.capacity)}), as Redis has counted`
   const units = [`${count(l.spent)} spent`, `${count(l.given_back)} given back`, `${count(l.held)} held now`]
   if (l.kept > 0) units.push(`${count(l.kept)} lost, because Redis could not be reached`)
-  const early = `${exact(l.denied_early)} of ${plural(l.denied, 'denial')}, while other nodes had taken at most ${plural(l.others_most, 'unit')} ahead`
+  const early = `${exact(l.denied_early)} of ${plural(l.denied, 'denial')}, while other nodes may have held at most ${plural(l.others_most, 'unit')}`
   return [
     { name: 'Declared', value: limit && declared },
     { name: windows ? 'Most used in a window' : 'Most used at once', value: used },

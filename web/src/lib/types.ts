@@ -728,9 +728,9 @@ export interface Leased {
   capacity: number
   /** Counters that are leased now. */
   counters: number
-  /** Denials of leased counters. */
+  /** Denials of counters that were leased, or that other nodes may have leased. */
   denied: number
-  /** Denials of leased counters while other nodes had taken units ahead. They may have been too early. */
+  /** Of these, those while other nodes may have held units that they had taken ahead, so that they may have been too early: a bound, and 0 with one node. */
   denied_early: number
   /** Units that were taken ahead, not spent, and given back. */
   given_back: number
@@ -744,7 +744,7 @@ export interface Leased {
   limit: string
   /** The most units that the store has counted of a counter in its window, from all nodes: at most the capacity. */
   most_used: number
-  /** The most units that other nodes had taken ahead when a leased counter denied. */
+  /** The most units that other nodes may have held then: a bound, of less than half of the limit unless other regions share it. */
   others_most: number
   /** Units that were taken ahead and spent. */
   spent: number
