@@ -142,7 +142,7 @@ func (l *failMode) giveBack(ctx context.Context, asks []stint.Ask, ds []stint.De
 			refund[i].Policy = &p
 		}
 	}
-	_ = l.Store.Adjust(ctx, refund, make([]stint.Decision, len(refund)))
+	_ = l.Adjust(ctx, refund, make([]stint.Decision, len(refund)))
 }
 
 // local reports whether a fallback made the decisions. If it made one, it made all.

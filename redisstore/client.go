@@ -32,7 +32,7 @@ type ClientOptions struct {
 // places keys in another way than Open.
 func New(client redis.UniversalClient, o ClientOptions) (*Store, error) {
 	c := config{prefix: "rl", timeout: 500 * time.Millisecond}
-	obeys := false
+	var obeys bool
 	switch client := client.(type) {
 	case *redis.Client:
 		if client == nil {

@@ -135,7 +135,7 @@ type cutting struct {
 func (c *cutting) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
 	if c.ended = c.ended || n > 0 && c.cut.Swap(false); c.ended {
-		_ = c.Conn.Close()
+		_ = c.Close()
 		return 0, io.EOF
 	}
 	return n, err

@@ -208,7 +208,7 @@ func checkFields(s *suite) {
 			IPRanges: []string{"10.0.0.0/8", "2001:db8::/32"}, Headers: map[string]string{"X-App": "mobile", "X-Any": "*"},
 		},
 		CountBy:  []dimension{"user", "endpoint", "header:X-App", "claim:org"},
-		Limits:   []namedLimit{{Name: limit, Limit: "100/1h", Algorithm: "sliding_window"}, {Name: "other", Limit: "10/1s", Algorithm: "token_bucket", Burst: 20, Lease: rule.Duration(150 * time.Millisecond), Split: 8}},
+		Limits:   []namedLimit{{Name: limit, Limit: "100/1h", Algorithm: "sliding_window"}, {Name: "other", Limit: "10/1s", Algorithm: "token_bucket", Burst: 20, Lease: rule.Duration(150 * time.Millisecond), Split: 2}},
 		Cost:     rule.Cost{Header: "X-Cost", Max: 9},
 		Action:   rule.Throttle,
 		MaxDelay: rule.Duration(1500 * time.Millisecond), Priority: -100, Group: "per-user", Enforce: 12_05,
