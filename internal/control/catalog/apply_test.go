@@ -55,7 +55,7 @@ const (
 [[rules]]
 name = "per-user"
 count_by = ["user"]
-limits = [{ name = "requests", limit = "1000/1h" }, { name = "burst", limit = "10/1s", lease = "100ms", split = 2 }]
+limits = [{ name = "requests", limit = "1000/1h" }, { name = "burst", limit = "20/1s", lease = "100ms", split = 2 }]
 cost = { header = "X-Cost", max = 10 }
 penalty = { threshold = 3, within = "1h", cooldown = "1m" }
 
@@ -130,7 +130,7 @@ func TestApply(t *testing.T) {
 [[rules]]
 name = "per-user"
 count_by = ["user"]
-limits = [{ name = "requests", limit = "2000/1h" }, { name = "burst", limit = "10/1s", lease = "200ms" }]
+limits = [{ name = "requests", limit = "2000/1h" }, { name = "burst", limit = "20/1s", lease = "200ms" }]
 action = "log_only"
 [[tiers]]
 name = "silver"
