@@ -1,7 +1,6 @@
 package e2e_test
 
 import (
-	"errors"
 	"fmt"
 	"net/http"
 	"os"
@@ -183,21 +182,6 @@ func (s *site) otherDialogs(t *testing.T, w *tab, see func(name string)) {
 	w.clean(true) // the server has refused it
 	see("conflict")
 	w.click("button", "Keep editing")
-	w.click("button", "Discard changes")
-
-	w.visit(at("/rules/edit/search"))
-	w.settled("search")
-	w.click("button", "Ask for advice")
-	w.says("the most that clients use within a window", "The rule for a config file")
-	eval[any](w, `void [...document.querySelectorAll('main h2')].find((h) => h.textContent === 'Advice').scrollIntoView()`)
-	see("advice")
-	w.until(func() error { // what is above it may move it
-		e, err := w.one("button", "Use these limits")
-		if err == nil {
-			err = e.apply("function () { this.click() }", nil)
-		}
-		return errors.Join(err, w.saysNow("Not saved"))
-	})
 	w.click("button", "Discard changes")
 
 	w.press("/")
