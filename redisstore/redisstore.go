@@ -306,7 +306,7 @@ func repeats(items []item) bool {
 
 func (s *Store) recycle(r *request) {
 	clear(r.items)
-	r.items, r.ends, r.out, r.err, r.before, r.ctx, r.bare = r.items[:0], r.ends[:0], r.out[:0], nil, nil, nil, false
+	r.items, r.ends, r.out, r.err, r.before, r.ctx, r.other, r.bare = r.items[:0], r.ends[:0], r.out[:0], nil, nil, nil, false, false
 	s.requests.Put(r)
 }
 
