@@ -19,6 +19,10 @@ type Charge struct {
 	// Counter is the store's mark of the counter, by which it rejects charges of others. Zero: the charge
 	// was made by another store, for the counter that the ask names.
 	Counter uint32
+	// Together says, in Adjust, that its change and all others with an ID that say so are one: the settlement of one
+	// ticket. In a store that needs several calls for them, the first decides: if it was made before, all are
+	// Repeated, and if that was with other amounts, none of them is made. It is not part of the text form.
+	Together bool
 	// Local says that it was charged to this process's share of the limit, while the
 	// store was out of reach.
 	Local bool

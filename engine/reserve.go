@@ -248,12 +248,12 @@ func (e *Engine) settle(ctx context.Context, r *Reservation, how settlement) (Re
 		if it.place() {
 			s.Used = 0
 		}
-		change := s.Used - s.Reserved
+		change, begin := s.Used-s.Reserved, len(asks)
 		// The latest charge is given back first: of the others, more has recovered.
 		for j := len(it.charges) - 1; j >= 0; j-- {
 			c := it.charges[j]
 			if !it.place() { // a place that was released is not there to be released again
-				c.ID, c.Keep = r.ID.String()+"."+strconv.Itoa(j), how.keep
+				c.ID, c.Keep, c.Together = r.ID.String()+"."+strconv.Itoa(j), how.keep, true
 			}
 			a := it.ask
 			a.Cost, a.Charge = max(change, -c.Cost), &c
@@ -266,17 +266,20 @@ func (e *Engine) settle(ctx context.Context, r *Reservation, how settlement) (Re
 			}
 			asks, of = append(asks, a), append(of, i)
 		}
+		slices.Reverse(asks[begin:]) // the first charge decides: it is in all tickets of the reservation
 	}
 	ds := make([]stint.Decision, len(asks))
 	if err := e.adjust(ctx, asks, ds); err != nil {
 		return Receipt{}, err
 	}
+	decided := false
 	for j := range ds {
 		if it := &r.items[of[j]]; it.place() {
 			e.lines.released(it.ask.Key)
+		} else if !decided { // by the first, whatever stores the others are in
+			receipt.Repeated, decided = ds[j].Repeated, true
 		}
 		receipt.Limits[of[j]].Decision = ds[j]
-		receipt.Repeated = receipt.Repeated || ds[j].Repeated
 	}
 	if e.ledger != nil {
 		e.ledger.Settled(&receipt, how.cancelled)

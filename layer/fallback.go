@@ -305,7 +305,7 @@ func (l *fallback) chargeThere(ctx context.Context, a *stint.Ask) (*stint.Charge
 	if at <= 0 {
 		return nil, errOwed
 	}
-	return &stint.Charge{At: at, Cost: a.Charge.Cost, ID: a.Charge.ID}, nil
+	return &stint.Charge{At: at, Cost: a.Charge.Cost, ID: a.Charge.ID, Together: a.Charge.Together}, nil
 }
 
 // chargedHere reports whether the ask changes a charge that was made by this node alone.

@@ -470,6 +470,7 @@ func (p *parting) divide(i int, g *group) (to []int, err error) {
 			part := *c
 			// By another clock it may be in the future. What was used of the part before is not known; at worst nothing.
 			part.At, part.Cost, part.Reset = min(c.At, g.heard[k].At), max(units[k], 1), 0
+			part.Together = false // another node divides it in another way
 			a.Charge = &part
 		}
 		g.heard[k].Remaining = max(0, min(g.left(k)-sign*units[k], g.parts[k].plan.Cap()))

@@ -166,6 +166,7 @@ func (c *call) decide(g *group, pass int) error {
 		for i, a := range g.asks {
 			c.adjust(&c.counters[a.counter].state, found, i, &r.items[i], &r.out[i])
 			r.out[i].Repeated = found != nil && found[i].held < 0
+			r.other = r.other || found != nil && found[i].held < -1
 		}
 		if r.track {
 			r.held = make([]int64, len(g.asks))
@@ -200,7 +201,7 @@ func (c *call) decide(g *group, pass int) error {
 // found is the state of a log when it was asked: its newest entry, the units in it, when
 // it recovers, and when enough units leave it for a denied cost. For a penalty it is the whole state,
 // and for a changed charge how many places it holds. Of other algorithms, that is 0 if it was not
-// changed, -1 if that was because a change with its ID was made before, and otherwise 1; of a bucket, what had been given back before of what was used before it
+// changed, -1 if that was because a change with its ID was made before, -2 if that was made together with others, and otherwise 1; of a bucket, what had been given back before of what was used before it
 // is added.
 type found struct {
 	at, used, recovery, leaves int64

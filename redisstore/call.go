@@ -31,6 +31,8 @@ type item struct {
 	cost  int64
 	// charge is what an adjustment or an undo changes. Its Cost is 0 if there is none.
 	charge stint.Charge
+	// sum is that of all changes that are made together with this one, if they need several calls.
+	sum int64
 	// A penalty, and how many of the asks before it it guards.
 	penalty *stint.Penalty
 	guarded int
@@ -252,7 +254,8 @@ const redisClock = -1
 //	an ask: place in KEYS (2), number of the limit (2; 0: a penalty), cost (8, signed);
 //	  for an adjustment, an undo and a reset, the charge to change: instant, cost (0: there is
 //	  none), when it recovers, and the places in KEYS of the mark of a reset (2) and of the
-//	  mark of this change (2; 0: none), and how long that is kept (0: as stint.Once says);
+//	  mark of this change (2; 0: none), how long that is kept (0: as stint.Once says), and
+//	  the sum of all changes that are made together (0: there is none), which the mark keeps;
 //	  for a penalty, how many asks it guards (2), threshold (2), within, number of bans (1),
 //	  their lengths
 //
@@ -407,7 +410,7 @@ func (c *call) appendChange(b []byte, r *request, it *item) []byte {
 	b = put(b, it.charge.At, it.charge.Cost, min(it.charge.Until(), maxInt))
 	b = binary.BigEndian.AppendUint16(b, pastMark)
 	b = binary.BigEndian.AppendUint16(b, changeMark)
-	return put(b, it.charge.Keep.Microseconds())
+	return put(b, it.charge.Keep.Microseconds(), it.sum)
 }
 
 // markSeparator stands between a counter's key and the ID of a change, or nothing: a mark beside the

@@ -39,15 +39,24 @@ func useUp(t testing.TB, s stint.Store, subject string, l stint.Limit) stint.Dec
 	return d
 }
 
-// TestClockStepsBack uses up a limit, and sets the clock back by an hour: that of the store, or that of
+// TestClockStepsBack uses up a limit, and sets the clock back by an hour, or by 100 days: that of the store, or that of
 // a server that has taken over. The client waits no longer than it takes to recover from then on, and
 // comes back neither too early nor to more than the limit.
 func TestClockStepsBack(t *testing.T) {
 	t.Parallel()
-	const back, into = time.Hour, 2 * time.Second
+	const into = 2 * time.Second
 	start := time.Date(2026, time.March, 3, 12, 0, 0, 0, time.UTC)
-	for name, urlOf := range topologies {
-		t.Run(name, func(t *testing.T) {
+	type row struct {
+		name string
+		back time.Duration
+	}
+	rows := []row{{"single", 100 * 24 * time.Hour}}
+	for name := range topologies {
+		rows = append(rows, row{name, time.Hour})
+	}
+	for _, c := range rows {
+		back, urlOf := c.back, topologies[c.name]
+		t.Run(fmt.Sprint(c.name, " ", back), func(t *testing.T) {
 			t.Parallel()
 			url := fmt.Sprintf("%s?prefix=b%d", urlOf(t), stores.Add(1))
 			now := start

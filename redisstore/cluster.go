@@ -3,6 +3,9 @@ package redisstore
 import (
 	"context"
 	"errors"
+	"fmt"
+	"hash/fnv"
+	"slices"
 	"sort"
 
 	"github.com/stintdev/stint"
@@ -59,11 +62,86 @@ func (s *Store) scatter(ctx context.Context, r *request) error {
 		ctx, cancel = s.deadline.Within(ctx) // of all calls together
 		defer cancel()
 	}
+	if r.kind == adjust {
+		if first := slices.IndexFunc(r.items, together); first >= 0 {
+			return s.settle(ctx, r, first)
+		}
+	}
+	return s.spread(ctx, r)
+}
+
+// spread sends the parts of a request to their places.
+func (s *Store) spread(ctx context.Context, r *request) error {
 	parts := s.cut(r, nowAt)
 	if s.ring == nil || !s.ring.moves {
 		return s.gather(ctx, r, parts, s.start)
 	}
 	return s.gatherMoved(ctx, r, parts)
+}
+
+// together reports whether an item is one of several changes that are made together.
+func together(it item) bool { return it.charge.Together && it.charge.ID != "" }
+
+// settle makes changes that need several calls, of which some are made together. The first of these is made alone,
+// and its mark keeps the sum of all. Whoever finds another sum there has come later, and changes nothing. Who finds
+// the same sends the others again: they are made once, and a caller that has failed may not have sent them.
+func (s *Store) settle(ctx context.Context, r *request, first int) error {
+	ctx, cancel := s.deadline.Within(ctx) // of both calls together
+	defer cancel()
+	sum := sumOf(r.items)
+	head, rest := &request{kind: adjust, ctx: ctx}, &request{kind: adjust, ctx: ctx}
+	for i, it := range r.items {
+		if together(it) {
+			it.sum = sum
+		}
+		if i == first {
+			head.items = append(head.items, it)
+		} else {
+			rest.items = append(rest.items, it)
+		}
+	}
+	if err := s.spread(ctx, head); err != nil || head.err != nil {
+		r.err = head.err
+		return err
+	}
+	decided := head.out[0]
+	for i := range rest.items {
+		if it := &rest.items[i]; together(*it) && head.other {
+			it.charge, it.cost = stint.Charge{}, 0 // it is only read
+		}
+	}
+	if len(rest.items) > 0 {
+		if err := s.spread(ctx, rest); err != nil {
+			return err
+		}
+		if r.err = rest.err; r.err != nil {
+			if errors.Is(r.err, stint.ErrNotApplied) { // the first call was
+				r.err = unavailable(errors.New("one of several calls failed: " + r.err.Error()))
+				if failed := new(partsError); errors.As(rest.err, &failed) {
+					r.err = &partsError{r.err, failed.servers}
+				}
+			}
+			return nil
+		}
+	}
+	r.out = slices.Insert(append(r.out[:0], rest.out...), first, decided)
+	for i := range r.out {
+		if together(r.items[i]) {
+			r.out[i].Repeated = decided.Repeated
+		}
+	}
+	return nil
+}
+
+// sumOf returns a number that tells the changes that are made together from others with the same IDs.
+func sumOf(items []item) int64 {
+	h := fnv.New64a()
+	for i := range items {
+		if it := &items[i]; together(*it) {
+			_, _ = fmt.Fprintf(h, "%s %s %d\n", it.key, it.charge.ID, it.cost)
+		}
+	}
+	return max(int64(h.Sum64()&maxInt), 1) // 0: there is none
 }
 
 // cut splits a request into parts that have one place each.
@@ -229,6 +307,7 @@ func (s *Store) gather(ctx context.Context, r *request, parts []*part, start fun
 	denied, nothingApplied := false, true
 	var failed []*part
 	for _, p := range parts {
+		r.other = r.other || p.other
 		if p.err != nil {
 			r.err, denied = p.err, true
 			failed = append(failed, p)

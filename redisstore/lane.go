@@ -30,6 +30,8 @@ type request struct {
 	before []before
 	held   []int64
 
+	other bool // a change was made before, but together with others than these
+
 	bare bool // without the marks of counters
 }
 

@@ -89,6 +89,7 @@ func (s *Store) adjustMoved(ctx context.Context, r *request, parts []*part) erro
 	}
 	s.adopt(ctx, r, parts, func(p *part, i int) int { return from[p.from[i]] })
 	for _, p := range parts {
+		r.other = r.other || p.other
 		for i, d := range p.out {
 			tighten(&r.out[from[p.from[i]]], d)
 		}

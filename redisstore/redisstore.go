@@ -115,6 +115,8 @@ type Store struct {
 	ring    *placement             // nil: it is no ring
 	servers atomic.Pointer[servers]
 
+	handover atomic.Pointer[string] // the address of a primary that sentinels are replacing, or nil
+
 	base     context.Context
 	cancel   context.CancelFunc
 	deadline *deadline.Shared // of a call
@@ -163,8 +165,14 @@ func open(c config, o Options) *Store {
 	s.deadline = deadline.New(s.base, c.timeout)
 	s.servers.Store(s.firstServers())
 	s.connectAll()
-	if c.topology == cluster && c.own == nil {
+	switch {
+	case c.own != nil:
+	case c.topology == cluster:
 		s.work.Go(s.follow)
+	case c.topology == sentinel:
+		for _, addr := range c.addrs {
+			s.work.Go(func() { s.hear(addr) })
+		}
 	}
 	return s
 }
@@ -306,7 +314,7 @@ func repeats(items []item) bool {
 
 func (s *Store) recycle(r *request) {
 	clear(r.items)
-	r.items, r.ends, r.out, r.err, r.before, r.ctx, r.bare = r.items[:0], r.ends[:0], r.out[:0], nil, nil, nil, false
+	r.items, r.ends, r.out, r.err, r.before, r.ctx, r.other, r.bare = r.items[:0], r.ends[:0], r.out[:0], nil, nil, nil, false, false
 	s.requests.Put(r)
 }
 

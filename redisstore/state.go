@@ -16,7 +16,7 @@ const noState = "\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00"
 // seconds with small counts and for buckets that recover soon, otherwise 28. The script rejects
 // other sizes.
 func decodeState(s string, a stint.Algorithm, now int64) (c stint.Counter) {
-	const second, wrap, ahead = 1_000_000, 1 << 48, 1 << 40
+	const second, wrap, ahead = 1_000_000, 1 << 48, 1 << 43
 	switch {
 	case s == noState:
 	case len(s) == 12 && (a == stint.TokenBucket || a == stint.LeakyBucket):

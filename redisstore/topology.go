@@ -163,6 +163,9 @@ func (s *Store) retry(ctx context.Context, l *link, f func(rueidis.Client) error
 		if client == nil {
 			return notApplied(*l.err.Load())
 		}
+		if s.handedOver(*client) {
+			return errHandover
+		}
 		return f(*client)
 	})
 }
@@ -182,7 +185,7 @@ func (s *Store) repeat(ctx context.Context, f func() error) error {
 		switch {
 		case tryAgain(err):
 			return err
-		case ok && moving(reply):
+		case ok && moving(reply), errors.Is(err, errHandover):
 			s.stats.retries.Add(1)
 			if wait(ctx, pause) == nil {
 				continue

@@ -465,6 +465,21 @@ func TestBroken(t *testing.T) {
 			[]string{"script amend-once"},
 		},
 		{
+			"settles one counter after the other",
+			fault{adjust: func(b *broken, asks []stint.Ask) (out []stint.Decision, err error) {
+				for i := range asks {
+					d, failed := Adjust(context.Background(), b.Store, asks[i:i+1])
+					if failed != nil {
+						return nil, failed
+					}
+					out = append(out, d...)
+					runtime.Gosched()
+				}
+				return out, err
+			}},
+			[]string{"settlements"},
+		},
+		{
 			"holds a clock that steps back at the last time it has seen",
 			fault{take: func(b *broken, asks []stint.Ask) ([]stint.Decision, error) {
 				b.mu.Lock()

@@ -192,6 +192,64 @@ func checkLinearizable(t rapid.TB, store stint.Store, clock *Clock) {
 	linearizable(t, store, clock, []string{"alice"})
 }
 
+// checkSettlements settles tickets of several subjects, each by several callers at once who say that different amounts
+// were used, or the same. One of them decides for all counters, and only its changes are not repeated.
+func checkSettlements(t rapid.TB, store stint.Store, _ *Clock) {
+	const tickets, callers, reserved = 20, 4, 5
+	for _, limit := range everyLimit(1000) {
+		if limit.Algorithm == stint.Concurrency {
+			continue // places are released, and not settled
+		}
+		for ticket := range tickets {
+			asks := make([]stint.Ask, 3)
+			for i, who := range []string{"user", "tenant", "everyone"} {
+				asks[i] = stint.Ask{Key: stint.Key{Subject: fmt.Sprint(who, "-", ticket), Name: "settled"}, Limit: limit, Cost: reserved}
+			}
+			ds, err := Take(context.Background(), store, asks)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var decided atomic.Int64
+			err = together(callers, func(caller int) error {
+				changes, charges := slices.Clone(asks), make([]stint.Charge, len(asks))
+				for i := range changes {
+					charges[i] = ds[i].Charge()
+					charges[i].ID, charges[i].Together = "ticket.0", true
+					changes[i].Charge, changes[i].Cost = &charges[i], int64(-caller*(ticket%2))
+				}
+				out, err := Adjust(context.Background(), store, changes)
+				for i := range out {
+					if out[i].Repeated != out[0].Repeated {
+						return fmt.Errorf("some changes of a settlement are repeated: %+v", out)
+					}
+				}
+				if err == nil && !out[0].Repeated {
+					decided.Add(1)
+				}
+				return err
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i := range asks {
+				asks[i].Cost = 0
+			}
+			after, err := Take(context.Background(), store, asks)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i := range after {
+				if left := after[i].Remaining; left != after[0].Remaining || ticket%2 == 0 && left != after[i].Limit-reserved {
+					t.Fatalf("%v: ticket %d was settled by %d callers at once: %+v", limit, ticket, callers, after)
+				}
+			}
+			if n := decided.Load(); n != 1 {
+				t.Fatalf("%v: ticket %d was settled by %d callers at once, and %d of them were told that it was not repeated", limit, ticket, callers, n)
+			}
+		}
+	}
+}
+
 // AcrossSubjects checks that takes with several subjects are linearizable too. A distributed store may not
 // guarantee that; call it for those that do.
 func AcrossSubjects(t *testing.T, open Open) {

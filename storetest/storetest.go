@@ -11,7 +11,7 @@
 //
 // The suite compares a store with the pure functions of package stint. It runs the behaviour scripts of
 // testdata/limits, and compares random traces step by step with [Spec]. It takes from shared counters on
-// many goroutines, which must admit exactly what the limits allow. It records concurrent histories, which
+// many goroutines, which must admit exactly what the limits allow, and settles tickets by several callers at once. It records concurrent histories, which
 // must be linearizable. It also checks bad input, empty calls, calls of a thousand asks, and Close. It
 // never sleeps, and uses only the interface.
 //
@@ -148,6 +148,7 @@ func checks() []check {
 		{"bad input", checkBadInput},
 		{"charges", checkCharges},
 		{"elsewhere", checkElsewhere},
+		{"settlements", checkSettlements},
 		{"empty calls", checkEmptyCalls},
 		{"many asks", checkMany},
 		{"close", checkClose},

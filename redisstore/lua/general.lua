@@ -166,18 +166,20 @@ if kinds >= 128 then -- not all groups are takes
   end
 
   -- amend changes a charge by units, as Limit.Amend does in Go, unless that was done before or the
-  -- counter was reset since. It returns -1 or 0 if it changed nothing; of a hold, how many places it has then;
+  -- counter was reset since. It returns 0 if it changed nothing, -1 if that is because it was made before, and -2
+  -- if it was made together with others; of a hold, how many places it has then;
   -- of others 1, and of a bucket what was given back before in addition.
   function amend(l, o, by, change, undo)
     local p = past(change.reset)
-    local made = past(change.once).last > 0
+    local mark = past(change.once)
+    local made = mark.last > 0
     if change.once > 0 and not made then
       local last = change.keep > 0 and now + change.keep or math.max(change.last, now + ONCE)
-      set_past(change.once, { reset = now, last = last, unit = 0 })
+      set_past(change.once, { reset = now, last = last, unit = change.sum })
     end
     if made or change.at <= p.reset then
       look(l, o)
-      return made and -1 or 0
+      return made and (mark.unit == change.sum and -1 or -2) or 0
     end
     if logs[l.algorithm] then
       local held = logs[l.algorithm].amend(l, o, now, change, by)
@@ -278,8 +280,8 @@ local function group(kind, count, n)
     l = limits[l] or NONE
     if kind == ADJUST or kind == UNDO or kind == RESET then
       change = {}
-      change.at, change.cost, change.last, change.reset, change.once, change.keep, pos =
-        unpack_('>I7I7I7I2I2I7', blob, pos)
+      change.at, change.cost, change.last, change.reset, change.once, change.keep, change.sum, pos =
+        unpack_('>I7I7I7I2I2I7I7', blob, pos)
       if kind == ADJUST and change.at > now + 10000 then
         problem = 'CHARGE ' .. i
       end

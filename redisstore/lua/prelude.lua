@@ -13,7 +13,7 @@ local MAX = 9007199254740991
 local SLIDING, FIXED, LOG, BUCKET, LEAKY, PLACES = 0, 1, 2, 3, 4, 5
 local SECOND, LAST, ONCE = 1000000, 7258118400000000, 4200000000 -- the year 2200; 70 minutes
 local SPARE = 1001 -- milliseconds that a counter lives longer than it takes to recover, and what rounding loses
-local WRAP, AHEAD = 281474976710656, 1099511627776 -- 9 years; 12 days, the most that a clock may step back
+local WRAP, AHEAD = 281474976710656, 8796093022208 -- 9 years; 100 days, the most that a clock may step back
 
 local call, unpack_, pack, format = redis.call, struct.unpack, struct.pack, string.format
 

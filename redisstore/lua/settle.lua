@@ -11,7 +11,7 @@ if (kinds == 129 or kinds == 130) and group_count == 1 and limit_count == 1 then
     if kind ~= 1 or count ~= 1 or n ~= 1 or window == 0 then
       return
     end
-    local at, cost, last, reset, once, keep = unpack_('>I7I7I7I2I2I7', blob, pos)
+    local at, cost, last, reset, once, keep, sum = unpack_('>I7I7I7I2I2I7I7', blob, pos)
     if cost == 0 or reset == 0 or once == 0 or at > now then
       return
     end
@@ -60,7 +60,7 @@ if (kinds == 129 or kinds == 130) and group_count == 1 and limit_count == 1 then
     elseif last < now + ONCE then
       last = now + ONCE
     end
-    call('PSETEX', KEYS[once], format('%d', (last - now) / 1000 + SPARE), pack('>I7I7I7', now, last, 0))
+    call('PSETEX', KEYS[once], format('%d', (last - now) / 1000 + SPARE), pack('>I7I7I7', now, last, sum))
     local y, length = algorithm == FIXED and 0 or x, (r - a) / SECOND
     if r == 0 then
       call('DEL', name)
